@@ -1,0 +1,14 @@
+"""The mathematics: pure functions of tensors, free of engine, data and configuration."""
+
+from incseg.losses.contrastive import contrastive_distillation
+from incseg.losses.distillation import unbiased_distillation
+from incseg.losses.extended import extended_map
+from incseg.losses.segmentation import cross_entropy, unbiased_cross_entropy
+
+__all__ = [
+    "contrastive_distillation",
+    "cross_entropy",
+    "extended_map",
+    "unbiased_cross_entropy",
+    "unbiased_distillation",
+]

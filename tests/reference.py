@@ -1,0 +1,88 @@
+"""The slow twins: every loss once more, as float64 loops that a reader can hold against the papers.
+
+Nothing here shares code with ``incseg.losses``; agreement is evidence.
+"""
+
+import math
+from collections.abc import Sequence
+
+Vector = Sequence[float]
+
+
+def softmax(logits: Vector) -> list[float]:
+    top = max(logits)
+    exps = [math.exp(z - top) for z in logits]
+    return [e / sum(exps) for e in exps]
+
+
+def cosine(u: Vector, v: Vector) -> float:
+    """δ(u, v) below UCD eq. 8; a zero vector is orthogonal to everything."""
+    norms = math.sqrt(sum(x * x for x in u)) * math.sqrt(sum(x * x for x in v))
+    return sum(x * y for x, y in zip(u, v, strict=True)) / norms if norms > 0 else 0.0
+
+
+def extended_pixel(truth: int, teacher: Vector, num_classes: int) -> tuple[int, list[float]]:
+    """UCD eq. 2 and eq. 9 for one pixel."""
+    if truth not in (0, 255):
+        return truth, [1.0 if c == truth else 0.0 for c in range(num_classes)]
+    padded = list(teacher) + [0.0] * (num_classes - len(teacher))
+    return (255 if truth == 255 else max(range(len(teacher)), key=lambda c: teacher[c])), padded
+
+
+def contrastive_distillation(
+    anchors: Sequence[Vector],
+    anchor_labels: Sequence[int],
+    teacher: Sequence[Vector],
+    teacher_labels: Sequence[int],
+    anchor_probs: Sequence[Vector] | None,
+    teacher_probs: Sequence[Vector] | None,
+    temperature: float,
+    denominator: str,
+) -> float:
+    """UCD eq. 5–8, 10, 11: sum over anchors, over positives, of σ · −log-contrast."""
+    features = list(anchors) + list(teacher)
+    labels = list(anchor_labels) + list(teacher_labels)
+    probs = None if anchor_probs is None or teacher_probs is None else list(anchor_probs) + list(teacher_probs)
+    in_r = [a for a in range(len(anchors)) if anchor_labels[a] >= 0]
+    total = 0.0
+    for a in in_r:
+        contrast = [j for j in range(len(features)) if j != a and labels[j] >= 0]
+        positives = [j for j in contrast if labels[j] == labels[a]]
+        negatives = [j for j in contrast if labels[j] != labels[a]]
+        if not positives or not negatives:
+            continue
+        inner = 0.0
+        for g in positives:
+            delta = cosine(features[a], features[g]) / temperature
+            scores = [cosine(features[a], features[j]) / temperature for j in negatives]
+            if denominator == "pair":
+                scores.append(delta)
+            top = max(scores)
+            log_denominator = top + math.log(sum(math.exp(s - top) for s in scores))
+            sigma = 1.0 if probs is None else sum(p * q for p, q in zip(probs[a], probs[g], strict=True))
+            inner += sigma * -(delta - log_denominator)
+        total += inner / len(positives)
+    return total / len(in_r) if in_r else 0.0
+
+
+def cross_entropy(pixels: Sequence[Vector], labels: Sequence[int]) -> float:
+    kept = [(z, y) for z, y in zip(pixels, labels, strict=True) if y != 255]
+    return sum(-math.log(softmax(z)[y]) for z, y in kept) / len(kept) if kept else 0.0
+
+
+def unbiased_cross_entropy(pixels: Sequence[Vector], labels: Sequence[int], old_classes: int) -> float:
+    """UCD eq. 13 and 14: background takes the probability of everything learnt before."""
+    kept = [(softmax(z), y) for z, y in zip(pixels, labels, strict=True) if y != 255]
+    losses = [-math.log(p[y] if y >= old_classes else sum(p[:old_classes])) for p, y in kept]
+    return sum(losses) / len(losses) if losses else 0.0
+
+
+def unbiased_distillation(student: Sequence[Vector], teacher: Sequence[Vector]) -> float:
+    """UCD eq. 15 and 16, over the number of old classes as in MiB's code."""
+    total = 0.0
+    for z_student, z_teacher in zip(student, teacher, strict=True):
+        p, q = softmax(z_student), softmax(z_teacher)
+        for c in range(len(q)):
+            merged = p[0] + sum(p[len(q) :]) if c == 0 else p[c]
+            total -= q[c] * math.log(merged)
+    return total / (len(student) * len(teacher[0])) if student else 0.0
