@@ -1,0 +1,75 @@
+"""The values that travel: what the loader gives, what a network returns, what a method looks at."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from incseg.protocol import Step
+
+
+class Batch(NamedTuple):
+    """Images and their ground truth as the step may see it.
+
+    Attributes:
+        images: (B, 3, H, W) uint8 RGB; the network normalises.
+        labels: (B, H, W) int64 channels: 0 background, 255 ignored.
+    """
+
+    images: Tensor
+    labels: Tensor
+
+
+class Outputs(NamedTuple):
+    """What a segmenter returns.
+
+    Attributes:
+        logits: (B, C, h, w) as the classifier gives them, at the embedding's size.
+        embedding: (B, D, h, w), the decoder's output.
+        stages: the encoder's feature maps, finest first.
+    """
+
+    logits: Tensor
+    embedding: Tensor
+    stages: Sequence[Tensor]
+
+
+@dataclass(frozen=True)
+class View:
+    """Everything a method may look at for one batch. Immutable; derived tensors are computed once and shared."""
+
+    batch: Batch
+    student: Outputs
+    teacher: Outputs | None
+    step: Step
+    relabelled: Tensor | None = None
+
+    @property
+    def labels(self) -> Tensor:
+        """(B, H, W) raw ground truth, always."""
+        return self.batch.labels
+
+    @property
+    def targets(self) -> Tensor:
+        """(B, H, W) what the segmentation loss aims at: the ground truth, or what a part's ``relabel`` made of it."""
+        return self.labels if self.relabelled is None else self.relabelled
+
+    @cached_property
+    def student_logits(self) -> Tensor:
+        """(B, C, H, W) the student's logits at the size of the image."""
+        return upsample(self.student.logits, self.labels)
+
+    @cached_property
+    def teacher_logits(self) -> Tensor:
+        """(B, K, H, W) the teacher's logits at the size of the image."""
+        assert self.teacher is not None, "a part that needs the teacher must say so with needs_teacher"
+        return upsample(self.teacher.logits, self.labels)
+
+
+def upsample(logits: Tensor, like: Tensor) -> Tensor:
+    """Bilinear interpolation of (B, C, h, w) to the last two axes of ``like``."""
+    size = like.shape[-2:]
+    return logits if logits.shape[-2:] == size else F.interpolate(logits, size=size, mode="bilinear")

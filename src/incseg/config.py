@@ -1,0 +1,222 @@
+"""The configuration of a run: validated, layered from recipes, and written beside the result.
+
+Read by the command line and by ``engine.build``; below that, plain arguments travel.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from incseg.errors import InputError, closest
+from incseg.protocol import Protocol
+
+
+class Section(BaseModel):
+    """A group of settings; an unknown name is an error, not a silent default."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class DataConfig(Section):
+    """Which data, and how it is labelled."""
+
+    root: Path | None = None
+    """Folder of the dataset (the embedded 'shapes' needs none). On the command line also --data-root."""
+    crop_size: int = Field(default=512, ge=32, multiple_of=32)
+    """Side of the square crops one trains on; a multiple of 32."""
+    workers: int = Field(default=4, ge=0)
+    """Processes that load images; 0 loads in the training process. Does not change the result."""
+    class_order: tuple[str, ...] | None = None
+    """Foreground class names in the order they are learnt; the dataset's own order by default."""
+    void: Literal["ignore", "background"] = "ignore"
+    """What unlabelled pixels (255) are while training: ignored (as in the paper), or background (as MiB on VOC)."""
+    future: Literal["background", "ignore"] = "background"
+    """What classes still to be learnt are when scoring: background (as in UCD and PLOP), or ignored (as in MiB)."""
+    score_on: Literal["seen", "all"] = "seen"
+    """Validation images scored after a step: those that show a class seen so far (as the reference), or all."""
+
+
+class ModelConfig(Section):
+    """The network."""
+
+    encoder: str = "resnet101"
+    """Any smp or timm encoder by name."""
+    decoder: str = "deeplabv3"
+    """Any smp decoder by name."""
+    output_stride: int = 16
+    """Stride of the embedding (deeplabv3 and deeplabv3plus: 8 or 16)."""
+    weights: str = "imagenet"
+    """Encoder weights: 'imagenet' (from the hub), 'none', or a .safetensors or .pth file."""
+    decoder_options: dict[str, Any] = Field(default_factory=dict)
+    """Further arguments of the smp decoder (in recipe files)."""
+
+
+class OptimConfig(Section):
+    """SGD with Nesterov momentum and the poly schedule; the defaults are the paper's for VOC."""
+
+    epochs: int = Field(default=30, ge=1)
+    """Epochs per step."""
+    batch_size: int = Field(default=24, ge=1)
+    """Images per iteration, over all devices together."""
+    learning_rate: float = Field(default=0.01, gt=0)
+    """Initial learning rate of step 0."""
+    incremental_learning_rate: float = Field(default=0.001, gt=0)
+    """Initial learning rate of every later step."""
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    """Nesterov momentum."""
+    weight_decay: float = Field(default=1e-4, ge=0)
+    """L2 penalty on all parameters."""
+    power: float = Field(default=0.9, ge=0)
+    """The learning rate falls as (1 − progress)^power within each step."""
+
+
+class EngineConfig(Section):
+    """Where and how it runs; none of this belongs to the experiment."""
+
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """What to run on."""
+    devices: int = Field(default=1, ge=1)
+    """Devices (or CPU processes) per machine."""
+    nodes: int = Field(default=1, ge=1)
+    """Machines."""
+    precision: Literal["32-true", "bf16-mixed"] = "32-true"
+    """Arithmetic of the network; losses are always computed in float32."""
+    deterministic: bool = False
+    """Ask every operation for a repeatable algorithm (slower on a GPU; CPU runs repeat anyway)."""
+    checkpoint_every: int | None = Field(default=None, ge=1)
+    """Iterations between checkpoints; every epoch by default."""
+    log_every: int = Field(default=10, ge=1)
+    """Iterations between lines in metrics.jsonl and TensorBoard."""
+    score_batch_size: int = Field(default=8, ge=1)
+    """Images per batch when scoring."""
+    pictures: int = Field(default=8, ge=0)
+    """Validation images whose predictions are kept after every step."""
+
+
+class RunConfig(Section):
+    """One run: a protocol, a method, and everything needed to repeat it."""
+
+    protocol: str
+    """DATASET/TASK/SETTING."""
+    method: str = "mib+ucd"
+    """A method or a sum of methods."""
+    seed: int = Field(default=42, ge=0)
+    """Every random choice follows from it."""
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    optim: OptimConfig = OptimConfig()
+    engine: EngineConfig = EngineConfig()
+    settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Settings of methods by name, as in --ucd.temperature 0.1."""
+
+
+Layer = Mapping[str, Any]
+
+
+def recipe_folder() -> Path:
+    """Where the published recipes lie: inside an installed package, or at the top of a checkout."""
+    installed = Path(__file__).parent / "recipes"
+    return installed if installed.is_dir() else Path(__file__).parents[2] / "recipes"
+
+
+def recipe_names() -> list[str]:
+    """Every published recipe, as one may write it after ``incseg train``."""
+    files = sorted(recipe_folder().rglob("*.yaml"))
+    names = [file.relative_to(recipe_folder()).with_suffix("").as_posix() for file in files]
+    return [name for name in names if not name.endswith("/defaults")]
+
+
+def load_recipe(recipe: str, overrides: Layer | None = None) -> RunConfig:
+    """The configuration a recipe stands for, with overrides on top.
+
+    A recipe is a protocol (``voc/15-5/overlapped``), the name of a published recipe (``demo``), or a YAML file with
+    any of the settings of :class:`RunConfig`. Layers, later ones winning: the defaults here, the dataset's
+    ``recipes/DATASET/defaults.yaml``, the published recipe of the protocol, the given file, the overrides.
+    """
+    own, protocol = _read_recipe(recipe)
+    overrides = overrides or {}
+    protocol = str(Protocol.parse(str(overrides.get("protocol", protocol))))
+    dataset = protocol.split("/")[0]
+    layers = [_published(f"{dataset}/defaults"), _published(protocol), own, overrides, {"protocol": protocol}]
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        merged = merge(merged, layer)
+    return validate(merged)
+
+
+def validate(values: Layer) -> RunConfig:
+    """Check values against the settings; the first problem becomes one sentence."""
+    try:
+        return RunConfig.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            raise InputError(f"there is no setting '{name}'.{closest(name, setting_names())}") from None
+        raise InputError(f"the setting {name} cannot be {first['input']!r}: {first['msg']}.") from None
+
+
+def setting_names() -> list[str]:
+    """Every setting, dotted."""
+    names = []
+    for name, field in RunConfig.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, Section):
+            names += [f"{name}.{inner}" for inner in kind.model_fields]
+        else:
+            names.append(name)
+    return names
+
+
+def merge(base: Layer, top: Layer) -> dict[str, Any]:
+    """``top`` laid over ``base``, section by section."""
+    merged = dict(base)
+    for key, value in top.items():
+        below = merged.get(key)
+        merged[key] = merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def to_yaml(config: RunConfig) -> str:
+    """The resolved configuration as it is written into the run's folder."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def from_yaml(path: Path) -> RunConfig:
+    """Read a run's ``config.yaml``."""
+    return validate(_read_yaml(path))
+
+
+def _read_recipe(recipe: str) -> tuple[Layer, str]:
+    """A recipe's own layer and its protocol."""
+    path = Path(recipe)
+    if path.suffix in (".yaml", ".yml"):
+        layer = _read_yaml(path)
+    elif recipe in recipe_names():
+        layer = _published(recipe)
+    else:
+        return {}, recipe
+    protocol = layer.get("protocol", recipe)
+    if path.suffix in (".yaml", ".yml") and "protocol" not in layer:
+        raise InputError(f"{path} names no protocol: add a line such as 'protocol: voc/15-5/overlapped'.")
+    return layer, str(protocol)
+
+
+def _published(name: str) -> Layer:
+    path = recipe_folder() / f"{name}.yaml"
+    return _read_yaml(path) if path.is_file() else {}
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}.") from None
+    except yaml.YAMLError as error:
+        raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{path} must hold settings by name, such as 'protocol: voc/15-5/overlapped'.")
+    return values

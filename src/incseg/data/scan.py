@@ -1,0 +1,81 @@
+"""Which classes each image shows: read once from all masks, checked, and cached."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import platformdirs
+
+from incseg.data.source import Split
+from incseg.errors import InputError
+from incseg.protocol import IGNORE
+
+Progress = Callable[[int, int], None]
+
+
+def class_presence(
+    split: Split, classes: Sequence[str], cache: Path | None = None, progress: Progress | None = None
+) -> list[frozenset[int]]:
+    """The dataset's class ids in each mask, without the ignored 255.
+
+    A mask with an id that ``classes`` does not have is refused, with the file's name. The result is kept below
+    ``cache`` (the user's cache folder by default) under a fingerprint of the masks, so that only the first scan of a
+    dataset reads them all.
+    """
+    cached = _cache_file(split, cache)
+    if cached is not None and cached.exists():
+        found = [frozenset(ids) for ids in json.loads(cached.read_text())]
+    else:
+        found = _scan(split, progress)
+        if cached is not None:
+            _write_whole(cached, json.dumps([sorted(ids) for ids in found]))
+    for index, ids in enumerate(found):
+        unknown = sorted(ids - set(range(len(classes))))
+        if unknown:
+            raise InputError(
+                f"the mask {split.where(index)} holds the id {unknown[0]}, but there are only {len(classes)} classes "
+                f"(0 '{classes[0]}' to {len(classes) - 1} '{classes[-1]}'; {IGNORE} is ignored)."
+            )
+    return found
+
+
+def _scan(split: Split, progress: Progress | None) -> list[frozenset[int]]:
+    """Pillow decodes without holding Python's lock, so threads are enough."""
+
+    def ids_of(index: int) -> frozenset[int]:
+        mask = split.mask(index).numpy()
+        counts = np.bincount(mask.ravel()) if mask.min(initial=0) >= 0 else np.empty(0)
+        if not len(counts):
+            raise InputError(f"the mask {split.where(index)} is empty or holds negative ids.")
+        return frozenset(np.flatnonzero(counts).tolist()) - {IGNORE}
+
+    found = []
+    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+        for done, ids in enumerate(pool.map(ids_of, range(len(split))), start=1):
+            found.append(ids)
+            if progress is not None:
+                progress(done, len(split))
+    return found
+
+
+def _cache_file(split: Split, cache: Path | None) -> Path | None:
+    fingerprint = split.fingerprint()
+    if fingerprint is None:
+        return None
+    folder = cache if cache is not None else Path(platformdirs.user_cache_dir("incseg"))
+    return folder / "scans" / f"{hashlib.sha256(fingerprint.encode()).hexdigest()[:32]}.json"
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """A reader beside us sees the whole file or none; a cache that cannot be written is no reason to stop."""
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(text)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,157 @@
+"""From a configuration to a trainer: the one place below the command line that reads it."""
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from lightning.fabric import Fabric
+from rich.console import Console
+
+import incseg
+from incseg import methods
+from incseg.config import RunConfig, from_yaml, to_yaml
+from incseg.data import open_source
+from incseg.data.curriculum import Curriculum, LabelPolicy
+from incseg.engine.checkpoint import RunFolder
+from incseg.engine.journal import Journal
+from incseg.engine.trainer import Habits, Schedule, Trainer
+from incseg.errors import InputError
+from incseg.models import Architecture, Segmenter
+from incseg.models.pretrained import load_encoder
+from incseg.protocol import Protocol
+from incseg.seeding import seed_from
+
+
+def launch(config: RunConfig) -> Fabric:
+    """Start the processes the configuration asks for; in a single process, nothing more than a handle."""
+    # Lightning looks for a cluster's scheduler; a plain interactive shell inside one is still a single process.
+    fabric = Fabric(
+        accelerator=config.engine.accelerator,
+        devices=config.engine.devices,
+        num_nodes=config.engine.nodes,
+        precision=config.engine.precision,
+    )
+    fabric.launch()
+    if config.engine.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    return fabric
+
+
+def build(config: RunConfig, out: Path, fabric: Fabric, console: Console | None = None) -> Trainer:
+    """Assemble everything a run needs; whatever is wrong with the input is found here, before training starts."""
+    method = methods.parse(config.method, config.settings)
+    if config.optim.batch_size < 2 * fabric.world_size:
+        raise InputError(
+            f"optim.batch_size {config.optim.batch_size} is too small for {fabric.world_size} device(s): batch "
+            "normalisation needs at least two images on each."
+        )
+    if config.optim.batch_size % fabric.world_size:
+        raise InputError(
+            f"optim.batch_size {config.optim.batch_size} does not divide evenly among {fabric.world_size} devices."
+        )
+    folder = _claim(out, config, fabric)
+    journal = Journal(out, config.method, active=fabric.is_global_zero, console=console)
+    curriculum = build_curriculum(config, journal)
+    return Trainer(
+        fabric=fabric,
+        curriculum=curriculum,
+        method=method,
+        student=_student(config, curriculum.steps[0].num_classes, fabric),
+        schedule=Schedule(crop_size=config.data.crop_size, **config.optim.model_dump()),
+        habits=Habits(
+            workers=config.data.workers,
+            checkpoint_every=config.engine.checkpoint_every,
+            log_every=config.engine.log_every,
+            score_batch_size=config.engine.score_batch_size,
+            pictures=config.engine.pictures,
+        ),
+        folder=folder,
+        journal=journal,
+        seed=config.seed,
+        header=_header(config, fabric),
+    )
+
+
+def build_curriculum(config: RunConfig, journal: Journal | None = None) -> Curriculum:
+    """Open the dataset and check every mask against the protocol."""
+
+    def progress(done: int, total: int) -> None:
+        if journal is not None and done % 2000 == 0:
+            journal.say(f"reading which classes each mask shows: {done} of {total}")
+
+    protocol = Protocol.parse(config.protocol)
+    return Curriculum(
+        open_source(protocol.dataset, config.data.root),
+        protocol,
+        wanted_order=config.data.class_order,
+        policy=LabelPolicy(config.data.void, config.data.future, config.data.score_on == "all"),
+        progress=progress,
+    )
+
+
+def _student(config: RunConfig, num_classes: int, fabric: Fabric) -> Segmenter:
+    torch.manual_seed(seed_from(config.seed, "student"))
+    model = config.model
+    architecture = Architecture(
+        encoder=model.encoder,
+        decoder=model.decoder,
+        output_stride=model.output_stride,
+        decoder_options=model.decoder_options,
+    )
+    student = Segmenter(architecture, [num_classes])
+    load_encoder(student, model.weights)
+    if fabric.world_size > 1 and fabric.device.type == "cuda":
+        student = torch.nn.SyncBatchNorm.convert_sync_batchnorm(student)
+    return student
+
+
+def _claim(out: Path, config: RunConfig, fabric: Fabric) -> RunFolder:
+    """Take a folder for this run, or take it up again; another run's folder is refused."""
+    folder = RunFolder(out)
+    if folder.config.exists():
+        difference = _difference(from_yaml(folder.config), config)
+        if difference:
+            raise InputError(
+                f"{out} holds another run ({difference}); choose another --out, or delete that folder to start anew."
+            )
+    if fabric.is_global_zero:
+        out.mkdir(parents=True, exist_ok=True)
+        folder.config.write_text(to_yaml(config), encoding="utf-8")
+    fabric.barrier()
+    return folder
+
+
+def _difference(there: RunConfig, here: RunConfig) -> str:
+    """The first setting in which two runs differ; how the machine goes about it does not count."""
+    one, two = (_flat(config.model_dump(mode="json", exclude={"engine": True})) for config in (there, here))
+    for name in sorted(one.keys() | two.keys()):
+        if one.get(name) != two.get(name) and name != "data.workers":
+            return f"{name} is {one.get(name)} there and {two.get(name)} here"
+    return ""
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _header(config: RunConfig, fabric: Fabric) -> dict[str, Any]:
+    device = torch.cuda.get_device_name() if fabric.device.type == "cuda" else platform.machine()
+    return {
+        "protocol": config.protocol,
+        "method": config.method,
+        "seed": config.seed,
+        "environment": {
+            "incseg": incseg.__version__,
+            "torch": torch.__version__,
+            "lightning": lightning.__version__,
+            "python": platform.python_version(),
+            "device": f"{fabric.device.type} ({device}) × {fabric.world_size}",
+        },
+    }

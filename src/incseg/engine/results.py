@@ -1,0 +1,49 @@
+"""``result.json``: the scores of a run, derived from one confusion matrix per step; nothing in it depends on the clock."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from incseg.metrics import forgetting, intersection_over_union, mean, step_scores
+from incseg.protocol import Step
+
+
+def step_entry(step: Step, classes: Sequence[str], images: int, confusion: Tensor) -> dict[str, Any]:
+    """The scores of one step; classes by name, missing values None."""
+    iou = intersection_over_union(confusion)
+    return {
+        "step": step.index,
+        "new_classes": [classes[c] for c in step.new],
+        "training_images": images,
+        "miou": {name: _number(value) for name, value in step_scores(iou, step).items()},
+        "iou": {classes[c]: _number(value) for c, value in enumerate(iou)},
+        "confusion": confusion.tolist(),
+    }
+
+
+def run_result(
+    header: Mapping[str, Any], classes: Sequence[str], entries: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The whole result: what was run, every step, and what the steps together say."""
+    history = [[_value(entry["iou"][name]) for name in classes if name in entry["iou"]] for entry in entries]
+    forgotten = forgetting(history)
+    return {
+        **header,
+        "classes": list(classes),
+        "steps": list(entries),
+        "average_miou": _number(mean(_value(entry["miou"]["all"]) for entry in entries)),
+        "forgetting": {
+            "mean": _number(mean(forgotten[1:])),
+            "classes": {classes[c]: _number(value) for c, value in enumerate(forgotten) if c > 0},
+        },
+    }
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _value(number: float | None) -> float:
+    return math.nan if number is None else number

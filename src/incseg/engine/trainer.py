@@ -1,0 +1,238 @@
+"""The trainer: all steps of a protocol in one process, from a seed, through any number of interruptions."""
+
+import copy
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+from lightning.fabric.wrappers import _FabricModule, _FabricOptimizer
+from torch import Tensor, nn
+
+from incseg.batch import Batch
+from incseg.data.curriculum import Curriculum
+from incseg.data.loader import BatchAddresses, TrainingImages, batches_per_epoch, scoring_loader, training_loader
+from incseg.engine.checkpoint import Progress, RunFolder, write_json
+from incseg.engine.evaluator import save_pictures, score
+from incseg.engine.journal import Journal
+from incseg.engine.results import run_result, step_entry
+from incseg.methods import Context, Method
+from incseg.models import Segmenter
+from incseg.models.storage import load_model, save_model
+from incseg.protocol import Step
+from incseg.seeding import seed_from
+
+
+class TrainingFailed(RuntimeError):
+    """Training cannot go on; the message says why. Exit code 1."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long and how fast a step is learnt (facts of the recipe, not of the machine)."""
+
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    incremental_learning_rate: float
+    momentum: float
+    weight_decay: float
+    power: float
+    crop_size: int
+
+    def learning_rate_at(self, step: Step, iteration: int, iterations: int) -> float:
+        """The poly schedule: ``lr₀ (1 − i/I)^power``, anew in every step."""
+        initial = self.learning_rate if step.index == 0 else self.incremental_learning_rate
+        return initial * (1 - iteration / iterations) ** self.power
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.SGD:
+        """SGD with Nesterov momentum; its learning rate is set before every iteration."""
+        return torch.optim.SGD(
+            [p for p in parameters if p.requires_grad],
+            lr=self.learning_rate,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            nesterov=self.momentum > 0,
+        )
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How the machine goes about it; no influence on the result."""
+
+    workers: int = 0
+    checkpoint_every: int | None = None
+    log_every: int = 10
+    score_batch_size: int = 8
+    pictures: int = 8
+
+
+@dataclass
+class Trainer:
+    """Learns the steps of a curriculum with a method; see :meth:`run`."""
+
+    fabric: Fabric
+    curriculum: Curriculum
+    method: Method
+    student: Segmenter
+    schedule: Schedule
+    habits: Habits
+    folder: RunFolder
+    journal: Journal
+    seed: int
+    header: Mapping[str, Any]
+
+    def run(self) -> dict[str, Any]:
+        """Learn, score and record every step that is not yet done; return the result."""
+        entries: list[dict[str, Any]] = []
+        result: dict[str, Any] = {}
+        for step in self.curriculum.steps:
+            done = self.folder.completed_step(step.index)
+            if done is None:
+                entries.append(self._take_step(step))
+            else:
+                memory, entry = done
+                self.method.load_memory(memory)
+                self.student, _ = load_model(self.folder.model(step.index))
+                entries.append(entry)
+            result = run_result(self.header, self.curriculum.classes[: step.num_classes], entries)
+            if self.fabric.is_global_zero:
+                write_json(self.folder.result, result)
+        return result
+
+    def _take_step(self, step: Step) -> dict[str, Any]:
+        teacher = None
+        if step.index > 0:
+            teacher = copy.deepcopy(self.student).eval().requires_grad_(False).to(self.fabric.device)
+            torch.manual_seed(seed_from(self.seed, "head", step.index))
+            self.student.classifier.grow(len(step.new))
+        images = self.curriculum.training_images(step, self.schedule.crop_size, keep_old=self.method.keeps_data)
+        self._learn(step, images, teacher)
+        entry = self._score(step, len(images))
+        if self.fabric.is_global_zero:
+            self.folder.complete_step(step.index, self.method.memory(), entry)
+        self.fabric.barrier()
+        return entry
+
+    def _learn(self, step: Step, images: TrainingImages, teacher: Segmenter | None) -> None:
+        self.student.to(self.fabric.device).train()
+        iterations = self.schedule.epochs * batches_per_epoch(len(images), self.schedule.batch_size)
+        context = Context(step, self.student, teacher, batches=lambda: self._batches(step, images, 0, one_epoch=True))
+        self.method.begin(context)
+        model, optimizer = self.fabric.setup(self.student, self.schedule.optimizer(self.student.parameters()))
+        start = self._resume(step, optimizer)
+        name = f"step {step.index}"
+        self.journal.begin_step(name, iterations, start)
+        for iteration, batch in enumerate(self._batches(step, images, start), start):
+            for group in optimizer.param_groups:
+                group["lr"] = self.schedule.learning_rate_at(step, iteration, iterations)
+            terms = self._train_on(batch, step, iteration, model, optimizer, teacher)
+            self._record(step, name, iteration + 1, iterations, len(images), optimizer, terms)
+        self.journal.end_step()
+        self.method.end(context)
+
+    def _train_on(
+        self,
+        batch: Batch,
+        step: Step,
+        iteration: int,
+        model: _FabricModule,
+        optimizer: _FabricOptimizer,
+        teacher: Segmenter | None,
+    ) -> dict[str, Tensor]:
+        """One iteration: both networks look, the method speaks, the optimizer moves."""
+        torch.manual_seed(seed_from(self.seed, step.index, iteration, self.fabric.global_rank))
+        outputs = model(batch.images)
+        taught = None
+        if teacher is not None and self.method.needs_teacher:
+            with torch.no_grad(), self.fabric.autocast():
+                taught = teacher(batch.images)
+        view = self.method.view(batch, outputs, taught, step)
+        terms = self.method.losses(view)
+        self.fabric.backward(torch.stack(list(terms.values())).sum())
+        self.method.observe(view, self.student)
+        terms |= self.method.add_penalty_gradients(self.student)
+        optimizer.step()
+        optimizer.zero_grad()
+        return terms
+
+    def _batches(
+        self, step: Step, images: TrainingImages, start: int, *, one_epoch: bool = False
+    ) -> Iterator[Batch]:
+        """The step's batches on the device, from any iteration on."""
+        per_epoch = batches_per_epoch(len(images), self.schedule.batch_size)
+        addresses = BatchAddresses(
+            images=len(images),
+            batch_size=self.schedule.batch_size,
+            iterations=per_epoch if one_epoch else per_epoch * self.schedule.epochs,
+            seed=seed_from(self.seed, "batches", step.index),
+            start=start,
+            rank=self.fabric.global_rank,
+            world_size=self.fabric.world_size,
+        )
+        loader = training_loader(images, addresses, self.habits.workers, self.fabric.device.type == "cuda")
+        for batch in loader:
+            yield Batch(*(t.to(self.fabric.device, non_blocking=True) for t in batch))
+
+    def _record(
+        self,
+        step: Step,
+        name: str,
+        done: int,
+        iterations: int,
+        images: int,
+        optimizer: _FabricOptimizer,
+        terms: Mapping[str, Tensor],
+    ) -> None:
+        """After an iteration: the bar, every so often a log line, every so often a checkpoint."""
+        per_epoch = batches_per_epoch(images, self.schedule.batch_size)
+        self.journal.advance(done)
+        if done % self.habits.log_every == 0 or done == iterations:
+            values = {key: float(value.detach()) for key, value in terms.items()}
+            if not all(map(math.isfinite, values.values())):
+                raise TrainingFailed(
+                    f"the loss is no longer finite at {name}, iteration {done} ({values}); "
+                    "a lower --optim.learning-rate usually helps."
+                )
+            values["learning_rate"] = optimizer.param_groups[0]["lr"]
+            self.journal.log(name, done, -(-done // per_epoch), values)
+        if done % (self.habits.checkpoint_every or per_epoch) == 0 and done < iterations:
+            self._save_progress(step, done, optimizer)
+
+    def _save_progress(self, step: Step, iteration: int, optimizer: _FabricOptimizer) -> None:
+        if self.fabric.is_global_zero:
+            state = Progress(
+                step.index, iteration, self.student.state_dict(), optimizer.state_dict(), self.method.memory()
+            )
+            self.folder.save_progress(state)
+        self.fabric.barrier()
+
+    def _resume(self, step: Step, optimizer: _FabricOptimizer) -> int:
+        """Take up a checkpoint of this step, if there is one; returns the iteration to go on with."""
+        progress = self.folder.load_progress(step.index)
+        if progress is None:
+            return 0
+        self.student.load_state_dict(progress.model)
+        optimizer.optimizer.load_state_dict(progress.optimizer)
+        self.method.load_memory({key: value.to(self.fabric.device) for key, value in progress.memory.items()})
+        self.journal.say(f"resuming step {step.index} at iteration {progress.iteration}")
+        return progress.iteration
+
+    def _score(self, step: Step, images: int) -> dict[str, Any]:
+        """Score the student on all processes together, keep the model and a few pictures."""
+        rank, world_size, device = self.fabric.global_rank, self.fabric.world_size, self.fabric.device
+        loader = scoring_loader(
+            self.curriculum.scored_images(step), self.habits.score_batch_size, self.habits.workers, rank, world_size
+        )
+        confusion = score(self.student, loader, step.num_classes, device)
+        confusion = self.fabric.all_reduce(confusion, reduce_op="sum")
+        classes = self.curriculum.classes[: step.num_classes]
+        entry = step_entry(step, classes, images, confusion.cpu())
+        if self.fabric.is_global_zero:
+            save_model(self.student, classes, self.folder.model(step.index))
+            names, pictured = self.curriculum.pictured_images(step, self.habits.pictures)
+            save_pictures(self.student, names, pictured, self.folder.step(step.index) / "predictions", device)
+        self.journal.score(step.index, entry["miou"])
+        return entry

@@ -1,0 +1,14 @@
+"""The one exception that speaks to the person at the keyboard."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class InputError(Exception):
+    """What was given cannot be used; the message says what is accepted and what to do. Exit code 2, no traceback."""
+
+
+def closest(given: str, accepted: Iterable[str]) -> str:
+    """A hint for a misspelt name: ``" Did you mean 'mib'?"``, or nothing when nothing is close."""
+    matches = difflib.get_close_matches(given, list(accepted), n=1)
+    return f" Did you mean '{matches[0]}'?" if matches else ""

@@ -1,0 +1,32 @@
+"""Methods as sums of parts: ``parse("mib+ucd")``, or ``mib() + ucd()``."""
+
+from incseg.methods.base import (
+    Context,
+    Distillation,
+    LossTerm,
+    Method,
+    Part,
+    Penalty,
+    Segmentation,
+)
+from incseg.methods.finetune import ft, joint
+from incseg.methods.mib import mib
+from incseg.methods.registry import describe_methods, method_names, parse
+from incseg.methods.ucd import ucd
+
+__all__ = [
+    "Context",
+    "Distillation",
+    "LossTerm",
+    "Method",
+    "Part",
+    "Penalty",
+    "Segmentation",
+    "describe_methods",
+    "ft",
+    "joint",
+    "method_names",
+    "mib",
+    "parse",
+    "ucd",
+]

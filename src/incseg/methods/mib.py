@@ -1,0 +1,54 @@
+"""MiB: the background of a step holds the other steps' classes, so losses and initialisation must say so."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from incseg import losses
+from incseg.batch import View
+from incseg.methods.base import Context, Distillation, Part
+from incseg.methods.finetune import CrossEntropy
+from incseg.methods.registry import method
+
+
+@dataclass
+class UnbiasedCrossEntropy(CrossEntropy):
+    """Cross-entropy in which background may be any old class (UCD eq. 13, 14)."""
+
+    def losses(self, view: View) -> dict[str, Tensor]:
+        """``L_seg``; plain cross-entropy at step 0."""
+        loss = losses.unbiased_cross_entropy(view.student_logits, view.targets, old_classes=view.step.old_classes)
+        return {"segmentation": loss}
+
+
+@dataclass
+class UnbiasedDistillation(Distillation):
+    """Distillation in which the teacher's background may be any new class (UCD eq. 15, 16)."""
+
+    needs_teacher: ClassVar[bool] = True
+    weight: float = 10.0
+
+    def losses(self, view: View) -> dict[str, Tensor]:
+        """``λ_kd L_kd``."""
+        return {"distillation": self.weight * losses.unbiased_distillation(view.student_logits, view.teacher_logits)}
+
+
+@dataclass
+class BalancedInitialisation(Part):
+    """New classes begin as equal shares of background, so that a step starts from what the teacher says."""
+
+    def begin(self, context: Context) -> None:
+        """Initialise the head of this step; nothing to do at step 0."""
+        context.student.classifier.balance_new_head()
+
+
+@method(
+    "mib",
+    "unbiased cross-entropy and distillation: background may be any class of another step",
+    paper="Cermelli et al., Modeling the Background for Incremental Learning, CVPR 2020",
+)
+def mib(kd_weight: float = 10.0) -> Sequence[Part]:
+    """``L = L_seg + λ_kd L_kd`` (UCD eq. 12)."""
+    return [UnbiasedCrossEntropy(), UnbiasedDistillation(kd_weight), BalancedInitialisation()]

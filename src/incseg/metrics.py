@@ -1,0 +1,75 @@
+"""Metrics: one confusion matrix of counts; everything else is derived from it, and divided once.
+
+A class that appears neither in the ground truth nor in the prediction has no IoU: NaN, left out of every mean.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from incseg.protocol import IGNORE, Step
+
+
+def confusion_matrix(labels: Tensor, predictions: Tensor, num_classes: int) -> Tensor:
+    """Count pixels by (true channel, predicted channel).
+
+    Args:
+        labels: integer channels of any shape; 255 is left out.
+        predictions: integer channels of the same shape.
+        num_classes: C.
+
+    Returns:
+        (C, C) int64, rows are ground truth. Matrices of parts of the data add up to the matrix of the whole.
+    """
+    kept = labels != IGNORE
+    pairs = labels[kept].long() * num_classes + predictions[kept].long()
+    return torch.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)
+
+
+def intersection_over_union(confusion: Tensor) -> list[float]:
+    """IoU = TP / (TP + FP + FN) per channel, NaN for a class that is nowhere."""
+    counts = confusion.double()
+    union = counts.sum(0) + counts.sum(1) - counts.diagonal()
+    return [float(x) for x in counts.diagonal() / union]
+
+
+def mean(values: Iterable[float]) -> float:
+    """The mean of what is there: NaN entries are left out; NaN when nothing is left."""
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan
+
+
+def harmonic_mean(first: float, second: float) -> float:
+    """2ab/(a+b): high only when both are; NaN if either is missing."""
+    return 0.0 if first + second == 0 else 2 * first * second / (first + second)
+
+
+def step_scores(iou: Sequence[float], step: Step) -> dict[str, float]:
+    """Mean IoU over the groups of a step.
+
+    ``old``, ``new`` and ``all`` count foreground classes only (the convention of the paper's tables); the names ending
+    in ``_with_background`` also count channel 0, which belongs to ``old`` as it does in tables that count it.
+    ``harmonic`` is the harmonic mean of ``old`` and ``new``.
+    """
+    old, new = [iou[c] for c in step.old], [iou[c] for c in step.new]
+    scores = {"old": mean(old), "new": mean(new), "all": mean(old + new)}
+    scores["old_with_background"] = mean([iou[0], *old])
+    scores["all_with_background"] = mean([iou[0], *old, *new])
+    scores["harmonic"] = harmonic_mean(scores["old"], scores["new"])
+    return scores
+
+
+def forgetting(history: Sequence[Sequence[float]]) -> list[float]:
+    """Per channel: its best IoU at any earlier step minus its IoU now; NaN for a channel not known before.
+
+    Args:
+        history: IoU per channel after each step, in order; later steps have more channels.
+    """
+    now = history[-1]
+    return [
+        max((earlier[c] for earlier in history[:-1] if c < len(earlier) and not math.isnan(earlier[c])), default=math.nan)
+        - now[c]
+        for c in range(len(now))
+    ]

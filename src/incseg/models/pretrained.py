@@ -1,0 +1,72 @@
+"""Pretrained encoders: from the hub by name, or from a local file."""
+
+from pathlib import Path
+
+import segmentation_models_pytorch as smp
+import timm
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from incseg.errors import InputError
+from incseg.models.segmenter import Segmenter
+
+
+def load_encoder(segmenter: Segmenter, weights: str) -> None:
+    """Fill the encoder with ``"imagenet"`` weights from the hub or those of a file; ``"none"`` leaves it as it is.
+
+    A file may be a ``.safetensors`` or a ``.pth`` with the names of torchvision or timm. It may hold more than the
+    encoder (a classification head), but nothing of the encoder may be missing.
+    """
+    if weights == "none":
+        return
+    state = _from_hub(segmenter.architecture.encoder) if weights == "imagenet" else _from_file(Path(weights))
+    encoder = segmenter.encoder
+    fitted = {}
+    for name, tensor in encoder.state_dict().items():
+        found = _find(name, state)
+        if found is None and name.endswith("num_batches_tracked"):
+            continue
+        if found is None or found.shape != tensor.shape:
+            reason = "is missing" if found is None else f"has shape {tuple(found.shape)}, not {tuple(tensor.shape)}"
+            raise InputError(
+                f"the weights '{weights}' do not fit the encoder '{segmenter.architecture.encoder}': {name} {reason}."
+            )
+        fitted[name] = found
+    encoder.load_state_dict(fitted, strict=False)
+
+
+def _find(name: str, state: dict[str, Tensor]) -> Tensor | None:
+    """smp wraps timm's encoders one level deep, as ``model.``; files know nothing of that."""
+    return state.get(name, state.get(name.removeprefix("model.")))
+
+
+def _from_file(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise InputError(f"there is no weights file {path}; give a file, 'imagenet' or 'none'.")
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise InputError(f"the weights file {path} cannot be read: {error}") from error
+    state: dict[str, Tensor] = loaded.get("state_dict", loaded)
+    return state
+
+
+def _from_hub(encoder: str) -> dict[str, Tensor]:
+    try:
+        if encoder in smp.encoders.encoders:
+            state: dict[str, Tensor] = smp.encoders.get_encoder(encoder, weights="imagenet").state_dict()
+        else:
+            state = timm.create_model(encoder.removeprefix("tu-"), pretrained=True, features_only=True).state_dict()
+    except Exception as error:  # the hub's client has no common exception for "not reachable"
+        raise InputError(
+            f"ImageNet weights for '{encoder}' could not be fetched ({_first_line(error)}); give a file with "
+            "--model.weights FILE, or train from scratch with --model.weights none."
+        ) from error
+    return state
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__

@@ -1,0 +1,128 @@
+"""The segmenter: any timm or smp encoder, any smp decoder, and a classifier that grows by one head per step."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import segmentation_models_pytorch as smp
+import timm
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from incseg.batch import Outputs, upsample
+from incseg.errors import InputError, closest
+from incseg.models.classifier import GrowingClassifier
+
+STRIDE = 32  # encoders halve the image five times; sizes are padded to a multiple
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+class Architecture(BaseModel):
+    """What is needed to build a segmenter again: written into every saved model."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    encoder: str = "resnet101"
+    """Name of an smp or timm encoder."""
+    decoder: str = "deeplabv3"
+    """Name of an smp decoder."""
+    output_stride: int = 16
+    """How much coarser than the image the embedding is (deeplabv3 and deeplabv3plus: 8 or 16)."""
+    decoder_options: dict[str, Any] = Field(default_factory=dict)
+    """Further arguments of the smp decoder."""
+
+
+class Segmenter(nn.Module):
+    """Encoder → stages, decoder → embedding, growing classifier → logits."""
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        head_sizes: Sequence[int],
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+    ):
+        super().__init__()
+        whole = _build(architecture)
+        self.architecture = architecture
+        self.encoder: nn.Module = whole.encoder
+        self.decoder: nn.Module = whole.decoder
+        self.classifier = GrowingClassifier(whole.segmentation_head[0].in_channels, head_sizes)
+        default_mean, default_std = input_statistics(architecture.encoder)
+        self.register_buffer("mean", torch.tensor(mean or default_mean).view(3, 1, 1))
+        self.register_buffer("std", torch.tensor(std or default_std).view(3, 1, 1))
+
+    def forward(self, images: Tensor) -> Outputs:
+        """(B, 3, H, W) uint8 RGB, H and W multiples of 32 → logits, embedding and stages."""
+        features = self.encoder(self.normalise(images))
+        embedding = self.decoder(features)
+        return Outputs(self.classifier(embedding), embedding, features[1:])
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """uint8 RGB to what the encoder was pretrained on."""
+        normalised: Tensor = (images.float() / 255 - self.mean) / self.std
+        return normalised
+
+    @torch.no_grad()
+    def segment(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) uint8 of any size → (B, C, H, W) logits at that size.
+
+        Images are padded below and to the right, by repeating their edge, to the size the encoder can halve evenly.
+        """
+        height, width = images.shape[-2:]
+        padding = (0, -width % STRIDE, 0, -height % STRIDE)
+        padded = F.pad(images.float(), padding, mode="replicate")
+        return upsample(self(padded).logits, padded)[..., :height, :width]
+
+
+def input_statistics(encoder: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The mean and standard deviation of the images an encoder's published weights were trained on."""
+    name = encoder.removeprefix("tu-")
+    config = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
+    return (tuple(config.mean), tuple(config.std)) if config is not None else (IMAGENET_MEAN, IMAGENET_STD)
+
+
+def _build(architecture: Architecture) -> Any:
+    decoders = set(smp.MODEL_ARCHITECTURES_MAPPING)
+    if architecture.decoder.lower() not in decoders:
+        raise InputError(
+            f"'{architecture.decoder}' is not a decoder: choose from {', '.join(sorted(decoders))}."
+            f"{closest(architecture.decoder, decoders)}"
+        )
+    options = {**_deeplab_options(architecture), **architecture.decoder_options}
+    try:
+        return smp.create_model(
+            architecture.decoder, encoder_name=_encoder_name(architecture.encoder), encoder_weights=None, classes=1, **options
+        )
+    except (ValueError, TypeError, KeyError, RuntimeError) as error:
+        raise InputError(
+            f"the decoder '{architecture.decoder}' cannot be built on the encoder '{architecture.encoder}': {error}"
+        ) from error
+
+
+def _deeplab_options(architecture: Architecture) -> dict[str, Any]:
+    """DeepLab as the reference recipes have it: dilations that fit the stride, and no dropout in the head."""
+    if not architecture.decoder.lower().startswith("deeplab"):
+        return {}
+    if architecture.output_stride not in (8, 16):
+        raise InputError(f"{architecture.decoder} has an output stride of 8 or 16, not {architecture.output_stride}.")
+    rates = (6, 12, 18) if architecture.output_stride == 16 else (12, 24, 36)
+    return {
+        "encoder_output_stride": architecture.output_stride,
+        "decoder_atrous_rates": rates,
+        "decoder_aspp_dropout": 0.0,
+    }
+
+
+def _encoder_name(encoder: str) -> str:
+    """smp's own encoders go by their name, timm's by theirs; smp wants the latter marked with ``tu-``."""
+    own = smp.encoders.get_encoder_names()
+    if encoder in own or encoder.startswith("tu-"):
+        return encoder
+    if timm.is_model(encoder):
+        return f"tu-{encoder}"
+    raise InputError(
+        f"'{encoder}' is not an encoder that timm or segmentation-models-pytorch knows."
+        f"{closest(encoder, [*own, *timm.list_models()])}"
+    )

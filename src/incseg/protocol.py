@@ -1,0 +1,146 @@
+"""Protocols: ``"voc/15-1/disjoint"`` becomes the steps in which classes are learnt. Pure Python, no tensors.
+
+Inside incseg a class is known by its *channel*: 0 is background, and 1, 2, … are the classes in the order in which they
+are learnt. So a classifier only ever grows at its end, whatever the dataset's own numbering.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from incseg.errors import InputError, closest
+
+BACKGROUND = 0
+IGNORE = 255  # a pixel without a label: part of no loss and no score
+
+
+class Setting(StrEnum):
+    """Which images a step may see; in both, only the step's own classes are labelled."""
+
+    OVERLAPPED = "overlapped"  # every image that shows at least one of the step's new classes
+    DISJOINT = "disjoint"  # of those, the ones that show no class of a later step
+
+
+@dataclass(frozen=True)
+class Step:
+    """One stage of learning, in channels: what was learnt before, what is learnt now, what comes later."""
+
+    index: int
+    old: tuple[int, ...]
+    new: tuple[int, ...]
+    future: tuple[int, ...] = ()
+
+    @property
+    def seen(self) -> tuple[int, ...]:
+        """Every foreground channel known after this step."""
+        return self.old + self.new
+
+    @property
+    def old_classes(self) -> int:
+        """How many channels the teacher has, background included (1 at step 0, where there is no teacher)."""
+        return 1 + len(self.old)
+
+    @property
+    def num_classes(self) -> int:
+        """How many channels the student has, background included."""
+        return 1 + len(self.seen)
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A dataset, a task such as ``15-5`` and a setting, as written ``voc/15-5/overlapped``."""
+
+    dataset: str
+    task: str
+    setting: Setting
+
+    def __str__(self) -> str:
+        return f"{self.dataset}/{self.task}/{self.setting}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Protocol":
+        """Read ``DATASET/TASK[/SETTING]``; the setting is ``overlapped`` unless given."""
+        fields = text.split("/")
+        if len(fields) not in (2, 3) or not all(fields):
+            raise InputError(
+                f"'{text}' is not a protocol: write DATASET/TASK/SETTING, for example voc/15-5/overlapped "
+                "(see: incseg list protocols)."
+            )
+        setting = fields[2] if len(fields) == 3 else Setting.OVERLAPPED
+        if setting not in list(Setting):
+            raise InputError(
+                f"'{setting}' in '{text}' is not a setting: use overlapped or disjoint.{closest(setting, Setting)}"
+            )
+        return cls(fields[0], fields[1], Setting(setting))
+
+    def steps(self, num_foreground: int) -> list[Step]:
+        """The steps of this protocol for a dataset with that many foreground classes."""
+        return steps(self.task, num_foreground, self.dataset)
+
+
+def steps(task: str, num_foreground: int, dataset: str = "the dataset") -> list[Step]:
+    """Cut the channels 1 … ``num_foreground`` into steps.
+
+    ``offline`` learns all at once; ``A-B`` learns A classes, then B at a time; three or more numbers are the sizes of
+    the steps, one by one.
+
+    >>> [step.new for step in steps("3-1", 5)]
+    [(1, 2, 3), (4,), (5,)]
+    """
+    bounds = [1]
+    for size in _step_sizes(task, num_foreground, dataset):
+        bounds.append(bounds[-1] + size)
+    everything = tuple(range(1, num_foreground + 1))
+    return [
+        Step(index, old=everything[: start - 1], new=everything[start - 1 : stop - 1], future=everything[stop - 1 :])
+        for index, (start, stop) in enumerate(zip(bounds, bounds[1:], strict=False))
+    ]
+
+
+def _step_sizes(task: str, num_foreground: int, dataset: str) -> list[int]:
+    if task == "offline":
+        return [num_foreground]
+    try:
+        sizes = [int(field) for field in task.split("-")]
+    except ValueError:
+        sizes = []
+    if len(sizes) < 2 or min(sizes) < 1:
+        raise InputError(
+            f"'{task}' is not a task: write 'offline', 'A-B' (A classes first, then B at a time, as in 15-5), "
+            "or the size of every step (4-2-2)."
+        )
+    if len(sizes) == 2:
+        first, each = sizes
+        later, left_over = divmod(num_foreground - first, each)
+        if first >= num_foreground or left_over:
+            raise InputError(
+                f"the task {task} does not fit the {num_foreground} classes of {dataset}: after the first {first}, "
+                f"{max(num_foreground - first, 0)} are left to be learnt {each} at a time; "
+                f"choose A-B with A + k·B = {num_foreground}."
+            )
+        sizes = [first] + [each] * later
+    if sum(sizes) != num_foreground:
+        raise InputError(
+            f"the task {task} does not fit the {num_foreground} classes of {dataset}: "
+            f"its steps add up to {sum(sizes)}."
+        )
+    return sizes
+
+
+def class_order(classes: Sequence[str], wanted: Sequence[str] | None = None) -> tuple[int, ...]:
+    """The dataset's class ids in the order in which they are learnt, background (id 0) first.
+
+    Args:
+        classes: the dataset's class names by id, background first.
+        wanted: foreground class names in the order wished for; the dataset's own order when None.
+    """
+    if wanted is None:
+        return tuple(range(len(classes)))
+    ids = {name: index for index, name in enumerate(classes) if index > 0}
+    for name in wanted:
+        if name not in ids:
+            raise InputError(f"class_order names '{name}', which is not a class of the dataset.{closest(name, ids)}")
+    if len(set(wanted)) != len(wanted) or len(wanted) != len(ids):
+        missing = sorted(set(ids) - set(wanted)) or "none missing, some named twice"
+        raise InputError(f"class_order must name every foreground class exactly once; missing: {missing}.")
+    return (0, *(ids[name] for name in wanted))
