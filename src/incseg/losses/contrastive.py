@@ -1,12 +1,25 @@
 """Contrastive distillation: pull pixels of one class together and push the others apart, across two networks."""
 
-from typing import Literal
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Literal, get_args
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
+from incseg.kernels.contrastive_sets import ContrastSets, ContrastSettings
+from incseg.losses import contrastive_chunked
+from incseg.losses.contrastive_eager import dense_loss
+from incseg.losses.contrastive_streamed import Plan, streamed_loss
+
 Denominator = Literal["negatives", "pair"]
-Backend = Literal["auto", "eager"]
+Backend = Literal["auto", "eager", "chunked", "triton"]
+
+# Similarities up to which the dense form is the fastest on a CPU.
+DENSE_ON_CPU = 1 << 20
 
 
 def contrastive_distillation(
@@ -34,7 +47,7 @@ def contrastive_distillation(
 
     Args:
         anchors: (N, D) student features, of any length: they are normalised here.
-        anchor_labels: (N,) integer class ids; below 0: not an anchor.
+        anchor_labels: (N,) integer class ids up to 65535; below 0: not an anchor.
         teacher: (M, D) features of the frozen teacher; no gradient flows into them.
         teacher_labels: (M,) integer class ids; below 0: not in the contrast set.
         anchor_probs: (N, C) extended probabilities P̄ of the anchors, or None for σ = 1 (plain CD).
@@ -42,85 +55,116 @@ def contrastive_distillation(
         temperature: τ > 0.
         denominator: ``"negatives"`` is eq. 8; ``"pair"`` adds the positive itself to its denominator (InfoNCE).
         detach_contrast: stop the gradient on the contrast side, as the authors' release does; the paper does not.
-        backend: ``"eager"`` materialises the N×(N+M) similarities and is the definition; ``"auto"`` picks.
+        backend: ``"eager"`` materialises the N×(N+M) similarities and is the definition; ``"chunked"`` is plain PyTorch
+            with memory linear in N + M; ``"triton"`` is the same on a CUDA device at the speed of its matrix units;
+            ``"auto"`` picks. Float32 features are compared with float32's accuracy by all three, unless TF32 is
+            allowed (``torch.set_float32_matmul_precision("high")``).
 
     Returns:
         A scalar, float32 or wider; 0 with zero gradient when there is no anchor.
     """
-    _check(anchors, anchor_labels, teacher, teacher_labels, anchor_probs, teacher_probs)
-    if temperature <= 0:
-        raise ValueError(f"temperature must be above 0, got {temperature}")
-    if denominator not in ("negatives", "pair"):
-        raise ValueError(f'denominator must be "negatives" or "pair", got {denominator!r}')
-    if backend not in ("auto", "eager"):
-        raise ValueError(f'backend must be "auto" or "eager", got {backend!r}')
-    return _eager(
-        anchors,
-        anchor_labels,
-        teacher,
-        teacher_labels,
-        anchor_probs,
-        teacher_probs,
-        temperature,
-        denominator,
-        detach_contrast,
-    )
+    sets = ContrastSets(anchors, anchor_labels, teacher.detach(), teacher_labels, anchor_probs, teacher_probs)
+    settings = _settings(temperature, denominator, detach_contrast)
+    return _loss(sets, settings, backend, group=None, world=1)
 
 
-def _eager(
+def contrastive_distillation_global(
     anchors: Tensor,
     anchor_labels: Tensor,
     teacher: Tensor,
     teacher_labels: Tensor,
-    anchor_probs: Tensor | None,
-    teacher_probs: Tensor | None,
-    temperature: float,
-    denominator: Denominator,
-    detach_contrast: bool,
+    *,
+    anchor_probs: Tensor | None = None,
+    teacher_probs: Tensor | None = None,
+    temperature: float = 0.07,
+    denominator: Denominator = "negatives",
+    detach_contrast: bool = False,
+    backend: Backend = "auto",
+    group: dist.ProcessGroup | None = None,
 ) -> Tensor:
-    student = unit_vectors(anchors)
-    contrast = torch.cat([student.detach() if detach_contrast else student, unit_vectors(teacher.detach())])
-    labels = torch.cat([anchor_labels, teacher_labels])
-    similarity = student @ contrast.T / temperature
+    """``contrastive_distillation`` whose contrast set is the batch of all processes ("each pixel in a minibatch").
 
-    both_valid = (anchor_labels >= 0)[:, None] & (labels >= 0)[None, :]
-    same = anchor_labels[:, None] == labels[None, :]
-    itself = torch.zeros_like(same)
-    itself.fill_diagonal_(True)
-    positive = both_valid & same & ~itself
-    negative = both_valid & ~same
+    Every process passes its own rows, all of them equally many (take pixels out with negative labels, not by slicing).
+    Each computes the terms of its own anchors against everybody's rows, over the |R| of all processes, and returns
+    them **times the number of processes**. Hence the mean of the returned values over the processes is the loss of the
+    joined batch, and the mean of the parameters' gradients, which is what ``DistributedDataParallel`` computes, is its
+    gradient. Gradients reach the process that owns a feature, also for its role in other processes' contrast sets.
 
-    # A finite floor instead of −∞: a row without negatives must not turn its (discarded) gradient into NaN.
-    floor = torch.finfo(similarity.dtype).min
-    log_negatives = similarity.masked_fill(~negative, floor).logsumexp(dim=1, keepdim=True)
-    if denominator == "pair":
-        log_negatives = torch.logaddexp(similarity, log_negatives)
-    weight = (positive & negative.any(dim=1, keepdim=True)).to(similarity.dtype)
-    if anchor_probs is not None and teacher_probs is not None:
-        probs = torch.cat([anchor_probs, teacher_probs]).detach().to(similarity.dtype)
-        weight = weight * (probs[: len(anchors)] @ probs.T)
-    per_anchor = (weight * (log_negatives - similarity)).sum(dim=1) / positive.sum(dim=1).clamp_min(1)
-    return per_anchor.sum() / (anchor_labels >= 0).sum().clamp_min(1)
+    Without an initialised process group, or in a group of one, this is ``contrastive_distillation``. Forward and
+    backward are collective: all processes of the group must call both.
+
+    Args and returns: as ``contrastive_distillation``; ``group`` defaults to all processes. ``backend="eager"`` is the
+    definition for one process and is refused with several.
+    """
+    sets = ContrastSets(anchors, anchor_labels, teacher.detach(), teacher_labels, anchor_probs, teacher_probs)
+    settings = _settings(temperature, denominator, detach_contrast)
+    world = dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1
+    return _loss(sets, settings, backend, group=group, world=world)
 
 
-def unit_vectors(features: Tensor) -> Tensor:
-    """Rows of unit length in float32 or wider; a zero row stays zero and passes no gradient."""
-    features = features.to(torch.promote_types(features.dtype, torch.float32))
-    length = torch.linalg.vector_norm(features.detach(), dim=1, keepdim=True)
-    zero = length == 0
-    safe = torch.where(zero, torch.ones_like(features), features)
-    return torch.where(zero, 0.0, safe / torch.linalg.vector_norm(safe, dim=1, keepdim=True))
+def _loss(
+    sets: ContrastSets, settings: ContrastSettings, backend: Backend, *, group: dist.ProcessGroup | None, world: int
+) -> Tensor:
+    _check(sets)
+    chosen = _choose(sets, backend, world)
+    if len(sets.anchors) == 0:
+        return sets.anchors.to(torch.promote_types(sets.anchors.dtype, torch.float32)).sum()
+    if chosen == "eager":
+        with torch.autocast(sets.anchors.device.type, enabled=False):
+            return dense_loss(sets, settings)
+    return streamed_loss(Plan(_module(chosen), settings, group, world), sets)
 
 
-def _check(
-    anchors: Tensor,
-    anchor_labels: Tensor,
-    teacher: Tensor,
-    teacher_labels: Tensor,
-    anchor_probs: Tensor | None,
-    teacher_probs: Tensor | None,
-) -> None:
+def _settings(temperature: float, denominator: Denominator, detach_contrast: bool) -> ContrastSettings:
+    if not temperature > 0:
+        raise ValueError(f"temperature must be above 0, got {temperature}")
+    if denominator not in get_args(Denominator):
+        raise ValueError(f'denominator must be "negatives" or "pair", got {denominator!r}')
+    return ContrastSettings(float(temperature), denominator == "pair", detach_contrast)
+
+
+def _choose(sets: ContrastSets, backend: Backend, world: int) -> Backend:
+    """The backend to use; a request that cannot be met is refused with the reason."""
+    if backend not in get_args(Backend):
+        raise ValueError(f'backend must be "auto", "eager", "chunked" or "triton", got {backend!r}')
+    obstacle = _triton_obstacle(sets)
+    if backend == "triton" and obstacle:
+        raise ValueError(f'backend "triton" cannot be used: {obstacle}; use backend="auto" or "chunked"')
+    if backend == "eager" and world > 1:
+        raise ValueError('backend "eager" sees one process only; across processes use "auto", "chunked" or "triton"')
+    if backend != "auto":
+        return backend
+    if sets.anchors.is_cuda and not obstacle:
+        return "triton"
+    dense = world == 1 and len(sets.anchors) * (len(sets.anchors) + len(sets.contrast)) <= DENSE_ON_CPU
+    return "eager" if dense else "chunked"
+
+
+def _triton_obstacle(sets: ContrastSets) -> str:
+    """Why Triton cannot take these tensors, or nothing."""
+    if not _has_triton():
+        return "Triton is not installed"
+    if torch.float64 in (sets.anchors.dtype, sets.contrast.dtype):
+        return "its kernels compute in float32 and the features are float64"
+    on_device = all(x is None or x.is_cuda for x in sets)
+    if not on_device and not _module("triton").INTERPRETED:
+        return f"it needs CUDA tensors and the anchors are on {sets.anchors.device}"
+    return ""
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
+
+
+def _module(backend: Backend) -> ModuleType:
+    """The backend's functions; Triton is only imported when it is used."""
+    return import_module("incseg.kernels.contrastive") if backend == "triton" else contrastive_chunked
+
+
+def _check(sets: ContrastSets) -> None:
     """Refuse shapes that do not belong together, saying which."""
+    anchors, anchor_labels, teacher, teacher_labels, anchor_probs, teacher_probs = sets
     if anchors.ndim != 2 or teacher.ndim != 2 or anchors.shape[1] != teacher.shape[1]:
         raise ValueError(
             "anchors and teacher must be (N, D) and (M, D) with one D: "

@@ -1,0 +1,262 @@
+"""The Triton backend of contrastive distillation: buffers, tile shapes and launches of ``contrastive_triton``.
+
+Nothing of size N×M is stored and nothing waits for the device; memory is linear in N + M.
+"""
+
+import math
+import os
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from incseg.kernels import contrastive_triton as kernels
+from incseg.kernels.contrastive_sets import ContrastSets, ContrastSettings
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+ROWS_AT_ONCE = 64 if INTERPRETED else 4  # rows per program where no tiles are involved; each costs an interpreter much
+ALIGN = 128  # rows of a segment are padded to this, so that no tile holds rows of two segments
+LOG2E = math.log2(math.e)
+# Up to this many powers of two either way, Σ exp s and exp(−L) stay inside float32 without a running maximum.
+UNSHIFTED_RANGE = 64.0
+
+
+class Arrangement(NamedTuple):
+    """Rows in the order the kernels stream them: n anchors, padding, m contrast rows, padding."""
+
+    order: Tensor  # (n + m,) int64, position in the sorted rows -> row of [anchors, contrast]
+    unit: Tensor  # (total, D') float16, unit rows times √(log₂e/τ)
+    residual: Tensor  # (total, D') float16, what rounding took from ``unit``; empty unless precise
+    inverse_length: Tensor  # (total,) float32
+    labels: Tensor  # (total,) int32, −1 outside the set
+    probs: Tensor  # (total, C') float32
+    bounds: Tensor  # (4, padded n) int32, start and end of the anchor's class among anchors and among contrast
+    counts: Tensor  # (2,) int32, valid anchors and valid contrast rows
+
+    @property
+    def padded_n(self) -> int:
+        """Anchors with padding: where the contrast rows start."""
+        return self.bounds.shape[1]
+
+    @property
+    def shape(self) -> dict[str, int | bool]:
+        """Compile-time sizes every tile kernel takes."""
+        dim = self.unit.shape[1]
+        return {"DIM": dim, "WIDTH": channel_block(dim), "PRECISE": len(self.residual) > 0}
+
+    @property
+    def classes(self) -> dict[str, int]:
+        """Compile-time sizes of the kernels that read probabilities."""
+        return {"CLASSES": self.probs.shape[1], "CLASS_BLOCK": CLASS_BLOCK}
+
+
+class Tiling(NamedTuple):
+    """Shape of one program's work."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+
+    def launch(self) -> dict[str, int]:
+        """Keyword arguments of a kernel launch."""
+        return {"ROWS": self.rows, "COLUMNS": self.columns, "num_warps": self.warps, "num_stages": self.stages}
+
+
+class Tilings(NamedTuple):
+    """One shape per kernel."""
+
+    log_sums: Tiling
+    positives: Tiling
+    gradient: Tiling
+
+
+CLASS_BLOCK = 32
+LARGE_SHARED_MEMORY = 220 * 1024  # bytes per block: Hopper and newer
+# By (large shared memory, precise), for rows of at most 256 channels: the fastest of those measured on an H200.
+TILINGS = {
+    (True, False): Tilings(Tiling(128, 128, 8, 2), Tiling(64, 128, 4, 1), Tiling(128, 64, 8, 2)),
+    (True, True): Tilings(Tiling(64, 64, 4, 2), Tiling(64, 32, 4, 1), Tiling(64, 32, 4, 2)),
+    (False, False): Tilings(Tiling(64, 32, 4, 2), Tiling(32, 32, 4, 1), Tiling(32, 32, 4, 1)),
+    (False, True): Tilings(Tiling(32, 32, 4, 1), Tiling(32, 32, 4, 1), Tiling(32, 32, 4, 1)),
+}
+# Longer rows are read in blocks of channels, on both sides of the product.
+LONG_ROWS = Tilings(*(Tiling(64, 32, 4, 1) for _ in range(3)))
+
+
+def forward(
+    sets: ContrastSets, settings: ContrastSettings, anchor_count: Tensor | None
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """The anchors' share of the loss, and what ``backward`` needs; ``anchor_count`` is |R|, by default those here."""
+    rows = arrange(sets, settings)
+    device, padded_n, total = rows.unit.device, rows.padded_n, len(rows.unit)
+    tiles = tilings(rows)
+    blocks = padded_n // tiles.log_sums.rows
+    splits = splits_for(blocks, device)
+    running_max = needs_running_max(settings)
+    sums = torch.empty(2 if running_max else 1, splits, padded_n, device=device)
+    stats = torch.zeros(5, total, device=device)
+    kernels.log_sums[(blocks, splits)](
+        rows.unit, rows.residual, rows.labels, rows.bounds, rows.counts, sums[0], sums[-1], padded_n, splits,
+        **rows.shape, RUNNING_MAX=running_max, **tiles.log_sums.launch(),
+    )  # fmt: skip
+    kernels.positives[(padded_n // tiles.positives.rows,)](
+        rows.unit, rows.residual, rows.labels, rows.probs, rows.bounds, rows.counts, sums[0], sums[-1],
+        rows.counts if anchor_count is None else anchor_count, stats,
+        padded_n, total, splits, LOG2E / settings.temperature,
+        **rows.shape, **rows.classes, PAIR=settings.pair, RUNNING_MAX=running_max, **tiles.positives.launch(),
+    )  # fmt: skip
+    return stats[4].sum(), (*rows, stats)
+
+
+def statistics(sets: ContrastSets, state: tuple[Tensor, ...]) -> Tensor:
+    """(3, n): L (in powers of two), A and B of every anchor, in the anchors' own order."""
+    rows, stats = Arrangement(*state[:-1]), state[-1]
+    n = len(sets.anchors)
+    out = torch.empty(3, n, device=stats.device)
+    out[:, rows.order[:n]] = stats[:3, :n]
+    return out
+
+
+def backward(
+    sets: ContrastSets,
+    settings: ContrastSettings,
+    state: tuple[Tensor, ...],
+    upstream: Tensor,
+    contrast_stats: Tensor | None,
+) -> Tensor:
+    """Gradient for the (n, D) anchors; ``contrast_stats`` (3, m'): of the first contrast rows, anchors elsewhere."""
+    rows, stats = Arrangement(*state[:-1]), state[-1]
+    if contrast_stats is not None:
+        stats, upstream = (
+            _with_contrast(rows, stats, contrast_stats, upstream, len(sets.anchors)),
+            torch.ones_like(upstream),
+        )
+    device, padded_n, (total, dim) = rows.unit.device, rows.padded_n, rows.unit.shape
+    tiling = tilings(rows).gradient
+    blocks, channel_blocks = padded_n // tiling.rows, dim // channel_block(dim)
+    splits = splits_for(blocks * channel_blocks, device)
+    largest = stats[2].abs().amax()
+    partial = torch.empty(splits, padded_n, dim, device=device)
+    kernels.gradient[(blocks, splits, channel_blocks)](
+        rows.unit, rows.residual, rows.labels, rows.probs, rows.bounds, rows.counts, stats, largest, partial,
+        padded_n, total, splits,
+        **rows.shape, **rows.classes, PAIR=settings.pair, DETACH=settings.detach_contrast,
+        RUNNING_MAX=needs_running_max(settings), **tiling.launch(),
+    )  # fmt: skip
+    anchors = sets.anchors
+    gradient = torch.empty(anchors.shape, dtype=anchors.dtype, device=device)
+    # 1/τ from the similarity, and one factor √(log₂e/τ) too many in the stored rows.
+    factor = 1 / settings.temperature / math.sqrt(LOG2E / settings.temperature)
+    kernels.finish[(triton.cdiv(len(anchors), ROWS_AT_ONCE),)](
+        anchors, rows.order, rows.inverse_length, rows.labels, partial, largest, upstream, gradient,
+        len(anchors), padded_n, splits, anchors.shape[1], factor, anchors.stride(),
+        PADDED_DIM=dim, ROWS=ROWS_AT_ONCE, WIDTH=channel_block(dim), num_warps=4,
+    )  # fmt: skip
+    return gradient
+
+
+def arrange(sets: ContrastSets, settings: ContrastSettings) -> Arrangement:
+    """Normalise, round and sort the anchors and the contrast rows, with their labels and probabilities."""
+    (n, dim), m = sets.anchors.shape, len(sets.contrast)
+    classes = 0 if sets.anchor_probs is None else sets.anchor_probs.shape[1]
+    # Without probabilities the kernel still wants two tensors; it reads none of their zero columns.
+    anchor_probs = sets.anchors if sets.anchor_probs is None else sets.anchor_probs
+    contrast_probs = sets.contrast if sets.contrast_probs is None else sets.contrast_probs
+    keys, order = torch.sort(_sort_keys(sets.anchor_labels, sets.contrast_labels), stable=True)
+    padded_n, total = _aligned(n), _aligned(n) + _aligned(m)
+    out = _empty_arrangement(order, padded_n, total, dim=padded(dim), classes=classes, precise=is_precise(sets))
+    kernels.arrange[(len(out.unit) // ROWS_AT_ONCE,)](
+        sets.anchors, sets.contrast, anchor_probs, contrast_probs, keys, *out,
+        n, m, out.padded_n, (n + m).bit_length(), dim, classes, math.sqrt(LOG2E / settings.temperature),
+        sets.anchors.stride(), sets.contrast.stride(), anchor_probs.stride(), contrast_probs.stride(),
+        PADDED_DIM=out.unit.shape[1], PADDED_CLASSES=out.probs.shape[1], ROWS=ROWS_AT_ONCE, WIDTH=out.shape["WIDTH"],
+        PRECISE=out.shape["PRECISE"], num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+def _empty_arrangement(
+    order: Tensor, padded_n: int, total: int, *, dim: int, classes: int, precise: bool
+) -> Arrangement:
+    half: Any = {"dtype": torch.float16, "device": order.device}
+    single: Any = {"dtype": torch.float32, "device": order.device}
+    integer: Any = {"dtype": torch.int32, "device": order.device}
+    return Arrangement(
+        order=order,
+        unit=torch.empty(total, dim, **half),
+        residual=torch.empty(total if precise else 0, dim, **half),
+        inverse_length=torch.empty(total, **single),
+        labels=torch.empty(total, **integer),
+        probs=torch.empty(total, -(-classes // CLASS_BLOCK) * CLASS_BLOCK, **single),
+        bounds=torch.empty(4, padded_n, **integer),
+        counts=torch.empty(2, **integer),
+    )
+
+
+def _sort_keys(anchor_labels: Tensor, contrast_labels: Tensor) -> Tensor:
+    n, m = len(anchor_labels), len(contrast_labels)
+    keys = torch.empty(n + m, dtype=torch.int32, device=anchor_labels.device)
+    strides = anchor_labels.stride(0), contrast_labels.stride(0)
+    kernels.sort_keys[(triton.cdiv(n + m, 1024),)](anchor_labels, contrast_labels, keys, n, m, *strides, BLOCK=1024)
+    return keys
+
+
+def _with_contrast(rows: Arrangement, stats: Tensor, contrast_stats: Tensor, upstream: Tensor, n: int) -> Tensor:
+    """Statistics with the anchors' A and B times upstream, and those of contrast rows that are anchors elsewhere."""
+    order = rows.order[n:] - n  # sorted position among the contrast rows -> contrast row
+    missing = len(order) - contrast_stats.shape[1]
+    found = torch.nn.functional.pad(contrast_stats, (0, missing))[:, order]
+    stats = torch.cat([stats[:1], stats[1:] * upstream])
+    stats[:3, rows.padded_n : rows.padded_n + len(order)] = found
+    stats[3, rows.padded_n : rows.padded_n + len(order)] = found[2] * torch.exp2(-found[0])
+    return stats
+
+
+def needs_running_max(settings: ContrastSettings) -> bool:
+    """Whether exp s can leave float32's range at this temperature."""
+    return LOG2E / settings.temperature > UNSHIFTED_RANGE
+
+
+def is_precise(sets: ContrastSets) -> bool:
+    """Whether products must keep float32's accuracy: float32 features, unless the user allows TF32, which is as coarse
+    as float16 here."""
+    single = sets.anchors.dtype == sets.contrast.dtype == torch.float32
+    return single and torch.backends.cuda.matmul.fp32_precision != "tf32"
+
+
+def tilings(rows: Arrangement) -> Tilings:
+    """Tile shapes that fit the device's shared memory."""
+    if rows.shape["WIDTH"] < rows.shape["DIM"]:
+        return LONG_ROWS
+    shared = 0
+    if rows.unit.is_cuda:
+        shared = torch.cuda.get_device_properties(rows.unit.device).shared_memory_per_block_optin
+    return TILINGS[shared >= LARGE_SHARED_MEMORY, len(rows.residual) > 0]
+
+
+def splits_for(blocks: int, device: torch.device) -> int:
+    """Shares of the columns per block of anchors, so that the programs fill whole waves of the multiprocessors."""
+    units = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+
+    def busy(splits: int) -> float:
+        programs = blocks * splits
+        return programs / (-(-programs // units) * units)
+
+    return next((s for s in range(1, 17) if busy(s) >= 0.9), max(range(1, 17), key=busy))
+
+
+def padded(dim: int) -> int:
+    """Channels as the kernels see them: a power of two from 16 to 256, then multiples of 128."""
+    return max(16, triton.next_power_of_2(dim)) if dim <= 256 else -(-dim // 128) * 128
+
+
+def channel_block(padded_dim: int) -> int:
+    """Channels read at once."""
+    return padded_dim if padded_dim <= 256 else 128
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGN) * ALIGN
