@@ -140,23 +140,41 @@ def load_recipe(recipe: str, overrides: Layer | None = None) -> RunConfig:
     overrides = overrides or {}
     protocol = str(Protocol.parse(str(overrides.get("protocol", protocol))))
     dataset = protocol.split("/")[0]
-    layers = [_published(f"{dataset}/defaults"), _published(protocol), own, overrides, {"protocol": protocol}]
-    merged: dict[str, Any] = {}
-    for layer in layers:
-        merged = merge(merged, layer)
-    return validate(merged)
+    published = merge(_published(f"{dataset}/defaults"), _published(protocol))
+    asked = merge(_gather_method_settings(own), _gather_method_settings(overrides))
+    method = str(asked.get("method", published.get("method", RunConfig.model_fields["method"].default)))
+    # A published recipe knows settings for methods that this run may not use; what a person wrote must all be used.
+    useful = {name: values for name, values in published.get("settings", {}).items() if name in method.split("+")}
+    return validate(merge({**published, "settings": useful}, {**asked, "protocol": protocol}))
+
+
+def _gather_method_settings(layer: Layer) -> Layer:
+    """``ucd: {…}`` at the top level, as ``--ucd.temperature`` gives it, means ``settings: {ucd: {…}}``."""
+    known = RunConfig.model_fields
+    methods = {key: value for key, value in layer.items() if key not in known and isinstance(value, Mapping)}
+    rest = {key: value for key, value in layer.items() if key not in methods}
+    return merge(rest, {"settings": methods}) if methods else rest
 
 
 def validate(values: Layer) -> RunConfig:
     """Check values against the settings; the first problem becomes one sentence."""
     try:
-        return RunConfig.model_validate(values)
+        config = RunConfig.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
             raise InputError(f"there is no setting '{name}'.{closest(name, setting_names())}") from None
         raise InputError(f"the setting {name} cannot be {first['input']!r}: {first['msg']}.") from None
+    sections = [name.split(".")[0] for name in setting_names() if "." in name]
+    owners = [*dict.fromkeys(sections), *config.method.split("+")]
+    for owner in config.settings:
+        if owner not in owners:
+            raise InputError(
+                f"'{owner}' is neither a group of settings nor part of the method '{config.method}': "
+                f"use one of {', '.join(owners)}.{closest(owner, owners)}"
+            )
+    return config
 
 
 def setting_names() -> list[str]:
@@ -207,7 +225,7 @@ def _read_recipe(recipe: str) -> tuple[Layer, str]:
 
 def _published(name: str) -> Layer:
     path = recipe_folder() / f"{name}.yaml"
-    return _read_yaml(path) if path.is_file() else {}
+    return _gather_method_settings(_read_yaml(path)) if path.is_file() else {}
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

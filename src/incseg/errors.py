@@ -1,4 +1,4 @@
-"""The one exception that speaks to the person at the keyboard."""
+"""The exceptions that speak to the person at the keyboard."""
 
 import difflib
 from collections.abc import Iterable
@@ -6,6 +6,10 @@ from collections.abc import Iterable
 
 class InputError(Exception):
     """What was given cannot be used; the message says what is accepted and what to do. Exit code 2, no traceback."""
+
+
+class TrainingFailed(Exception):
+    """Training cannot go on; the message says why and what may help. Exit code 1, no traceback."""
 
 
 def closest(given: str, accepted: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
+from incseg.discover import import_modules
 from incseg.errors import InputError, closest
 
 
@@ -155,7 +156,7 @@ def dataset(
 
 def describe_datasets() -> list[DatasetEntry]:
     """Every registered dataset, by name."""
-    _load_all()
+    import_modules("incseg.data")
     return [_DATASETS[name] for name in sorted(_DATASETS)]
 
 
@@ -166,19 +167,9 @@ def dataset_names() -> list[str]:
 
 def open_source(name: str, root: Path | None) -> Source:
     """Open a dataset by name; its files are listed, not yet read."""
-    _load_all()
+    import_modules("incseg.data")
     if name not in _DATASETS:
         raise InputError(
             f"'{name}' is not a dataset: choose from {', '.join(sorted(_DATASETS))}.{closest(name, _DATASETS)}"
         )
     return _DATASETS[name].open(root)
-
-
-def _load_all() -> None:
-    """Import every module of this package once, so that each registers what it offers."""
-    import importlib  # noqa: PLC0415
-    import pkgutil  # noqa: PLC0415
-
-    package = importlib.import_module("incseg.data")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"incseg.data.{module.name}")

@@ -16,6 +16,7 @@ from incseg.config import RunConfig, from_yaml, to_yaml
 from incseg.data import open_source
 from incseg.data.curriculum import Curriculum, LabelPolicy
 from incseg.engine.checkpoint import RunFolder
+from incseg.engine.first_step import adopt_first_step
 from incseg.engine.journal import Journal
 from incseg.engine.trainer import Habits, Schedule, Trainer
 from incseg.errors import InputError
@@ -27,7 +28,6 @@ from incseg.seeding import seed_from
 
 def launch(config: RunConfig) -> Fabric:
     """Start the processes the configuration asks for; in a single process, nothing more than a handle."""
-    # Lightning looks for a cluster's scheduler; a plain interactive shell inside one is still a single process.
     fabric = Fabric(
         accelerator=config.engine.accelerator,
         devices=config.engine.devices,
@@ -41,26 +41,36 @@ def launch(config: RunConfig) -> Fabric:
     return fabric
 
 
+def train(
+    config: RunConfig, out: Path, first_step: Path | None = None, console: Console | None = None
+) -> dict[str, Any]:
+    """Run a configuration in a folder, or finish what an earlier call began there; returns the result."""
+    _check(config)
+    fabric = launch(config)
+    trainer = build(config, out, fabric, console)
+    if first_step is not None:
+        if fabric.is_global_zero:
+            adopt_first_step(first_step, trainer.folder, config, trainer.method)
+        fabric.barrier()
+    with trainer.journal:
+        return trainer.run()
+
+
 def build(config: RunConfig, out: Path, fabric: Fabric, console: Console | None = None) -> Trainer:
     """Assemble everything a run needs; whatever is wrong with the input is found here, before training starts."""
     method = methods.parse(config.method, config.settings)
-    if config.optim.batch_size < 2 * fabric.world_size:
-        raise InputError(
-            f"optim.batch_size {config.optim.batch_size} is too small for {fabric.world_size} device(s): batch "
-            "normalisation needs at least two images on each."
-        )
-    if config.optim.batch_size % fabric.world_size:
-        raise InputError(
-            f"optim.batch_size {config.optim.batch_size} does not divide evenly among {fabric.world_size} devices."
-        )
-    folder = _claim(out, config, fabric)
-    journal = Journal(out, config.method, active=fabric.is_global_zero, console=console)
-    curriculum = build_curriculum(config, journal)
+    _refuse_another_run(out, config)
+    curriculum = build_curriculum(config, console if fabric.is_global_zero else None)
+    student = _student(config, curriculum.steps[0].num_classes, fabric)
+    if fabric.is_global_zero:
+        out.mkdir(parents=True, exist_ok=True)
+        RunFolder(out).config.write_text(to_yaml(config), encoding="utf-8")
+    fabric.barrier()
     return Trainer(
         fabric=fabric,
         curriculum=curriculum,
         method=method,
-        student=_student(config, curriculum.steps[0].num_classes, fabric),
+        student=student,
         schedule=Schedule(crop_size=config.data.crop_size, **config.optim.model_dump()),
         habits=Habits(
             workers=config.data.workers,
@@ -69,19 +79,19 @@ def build(config: RunConfig, out: Path, fabric: Fabric, console: Console | None 
             score_batch_size=config.engine.score_batch_size,
             pictures=config.engine.pictures,
         ),
-        folder=folder,
-        journal=journal,
+        folder=RunFolder(out),
+        journal=Journal(out, config.method, active=fabric.is_global_zero, console=console),
         seed=config.seed,
-        header=_header(config, fabric),
+        header=run_header(config, fabric),
     )
 
 
-def build_curriculum(config: RunConfig, journal: Journal | None = None) -> Curriculum:
+def build_curriculum(config: RunConfig, console: Console | None = None) -> Curriculum:
     """Open the dataset and check every mask against the protocol."""
 
     def progress(done: int, total: int) -> None:
-        if journal is not None and done % 2000 == 0:
-            journal.say(f"reading which classes each mask shows: {done} of {total}")
+        if console is not None and done % 2000 == 0:
+            console.print(f"reading which classes each mask shows: {done} of {total}", highlight=False)
 
     protocol = Protocol.parse(config.protocol)
     return Curriculum(
@@ -91,6 +101,17 @@ def build_curriculum(config: RunConfig, journal: Journal | None = None) -> Curri
         policy=LabelPolicy(config.data.void, config.data.future, config.data.score_on == "all"),
         progress=progress,
     )
+
+
+def _check(config: RunConfig) -> None:
+    """What can be refused before any process is started."""
+    methods.parse(config.method, config.settings)
+    batch_size, devices = config.optim.batch_size, config.engine.devices * config.engine.nodes
+    if batch_size % devices or batch_size < 2 * devices:
+        raise InputError(
+            f"optim.batch_size {batch_size} cannot be shared by {devices} device(s): each needs the same number of "
+            "images, and at least two for its batch normalisation."
+        )
 
 
 def _student(config: RunConfig, num_classes: int, fabric: Fabric) -> Segmenter:
@@ -109,20 +130,14 @@ def _student(config: RunConfig, num_classes: int, fabric: Fabric) -> Segmenter:
     return student
 
 
-def _claim(out: Path, config: RunConfig, fabric: Fabric) -> RunFolder:
-    """Take a folder for this run, or take it up again; another run's folder is refused."""
-    folder = RunFolder(out)
-    if folder.config.exists():
-        difference = _difference(from_yaml(folder.config), config)
-        if difference:
-            raise InputError(
-                f"{out} holds another run ({difference}); choose another --out, or delete that folder to start anew."
-            )
-    if fabric.is_global_zero:
-        out.mkdir(parents=True, exist_ok=True)
-        folder.config.write_text(to_yaml(config), encoding="utf-8")
-    fabric.barrier()
-    return folder
+def _refuse_another_run(out: Path, config: RunConfig) -> None:
+    """A folder may be taken up again by the run that began it, and by no other."""
+    there = RunFolder(out).config
+    difference = _difference(from_yaml(there), config) if there.exists() else ""
+    if difference:
+        raise InputError(
+            f"{out} holds another run ({difference}); choose another --out, or delete that folder to start anew."
+        )
 
 
 def _difference(there: RunConfig, here: RunConfig) -> str:
@@ -141,7 +156,8 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _header(config: RunConfig, fabric: Fabric) -> dict[str, Any]:
+def run_header(config: RunConfig, fabric: Fabric) -> dict[str, Any]:
+    """What was run, and with what: the head of ``result.json``."""
     device = torch.cuda.get_device_name() if fabric.device.type == "cuda" else platform.machine()
     return {
         "protocol": config.protocol,

@@ -18,15 +18,12 @@ from incseg.engine.checkpoint import Progress, RunFolder, write_json
 from incseg.engine.evaluator import save_pictures, score
 from incseg.engine.journal import Journal
 from incseg.engine.results import run_result, step_entry
+from incseg.errors import TrainingFailed
 from incseg.methods import Context, Method
 from incseg.models import Segmenter
 from incseg.models.storage import load_model, save_model
 from incseg.protocol import Step
 from incseg.seeding import seed_from
-
-
-class TrainingFailed(RuntimeError):
-    """Training cannot go on; the message says why. Exit code 1."""
 
 
 @dataclass(frozen=True)

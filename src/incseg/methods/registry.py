@@ -1,8 +1,6 @@
 """Names for methods: each is written once, in the decorator of the function that lists its parts."""
 
-import importlib
 import inspect
-import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -10,6 +8,7 @@ from typing import Any, ParamSpec
 
 from pydantic import ValidationError, validate_call
 
+from incseg.discover import import_modules
 from incseg.errors import InputError, closest
 from incseg.methods.base import Method, Part
 
@@ -72,7 +71,7 @@ def method(
 
 def describe_methods() -> list[MethodEntry]:
     """Every registered method, in the order of its file and place."""
-    _load_all()
+    import_modules("incseg.methods")
     return list(_METHODS.values())
 
 
@@ -101,7 +100,7 @@ def parse(text: str, settings: Settings | None = None) -> Method:
 
 
 def _entry(name: str, text: str) -> MethodEntry:
-    _load_all()
+    import_modules("incseg.methods")
     if name not in _METHODS:
         what = f"'{name}' in '{text}'" if name != text else f"'{name}'"
         raise InputError(
@@ -136,10 +135,3 @@ def _build(entry: MethodEntry, settings: Settings) -> Method:
         raise InputError(
             f"the setting {entry.name}.{first['loc'][0]} cannot be {first['input']!r}: {first['msg']}."
         ) from None
-
-
-def _load_all() -> None:
-    """Import every module of this package once, so that each registers what it offers."""
-    package = importlib.import_module("incseg.methods")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"incseg.methods.{module.name}")

@@ -1,5 +1,6 @@
 """Pretrained encoders: from the hub by name, or from a local file."""
 
+import textwrap
 from pathlib import Path
 
 import segmentation_models_pytorch as smp
@@ -61,12 +62,9 @@ def _from_hub(encoder: str) -> dict[str, Tensor]:
         else:
             state = timm.create_model(encoder.removeprefix("tu-"), pretrained=True, features_only=True).state_dict()
     except Exception as error:  # the hub's client has no common exception for "not reachable"
+        reason = textwrap.shorten(str(error), 120, placeholder="…")
         raise InputError(
-            f"ImageNet weights for '{encoder}' could not be fetched ({_first_line(error)}); give a file with "
+            f"ImageNet weights for '{encoder}' could not be fetched ({reason}); give a file with "
             "--model.weights FILE, or train from scratch with --model.weights none."
         ) from error
     return state
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__

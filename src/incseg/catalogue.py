@@ -1,0 +1,72 @@
+"""What there is to choose from, as tables: methods, protocols, recipes, settings."""
+
+from collections.abc import Callable
+
+from incseg.config import RunConfig, Section, load_recipe, recipe_names
+from incseg.data import describe_datasets
+from incseg.methods import describe_methods
+from incseg.report.tables import Table
+
+
+def methods() -> list[Table]:
+    """Every method with what it does, needs and can be told."""
+    rows = [
+        [
+            entry.name,
+            entry.summary,
+            ", ".join(entry.needs) or "–",
+            "\n".join(f"--{entry.name}.{key.replace('_', '-')} {value}" for key, value in entry.settings.items()) or "–",
+            entry.paper,
+        ]
+        for entry in describe_methods()
+    ]
+    note = "Methods can be summed: --method mib+ucd. One of them brings the loss on the labels, all add theirs."
+    return [Table("methods", ["name", "what it does", "needs", "settings and defaults", "paper"], rows, note, prose=True)]
+
+
+def protocols() -> list[Table]:
+    """Every dataset with the tasks published for it."""
+    rows = [[entry.name, ", ".join(entry.tasks) or "any", entry.summary] for entry in describe_datasets()]
+    note = (
+        "A protocol is DATASET/TASK/SETTING, for example voc/15-5/overlapped. TASK A-B learns A classes, then B at a "
+        "time; 'offline' learns all at once; 4-2-2 names every step. SETTING overlapped: a step sees all images with "
+        "one of its new classes; disjoint: of those, the ones without a class of a later step."
+    )
+    return [Table("protocols", ["dataset", "tasks", "what it is"], rows, note, prose=True)]
+
+
+def recipes() -> list[Table]:
+    """Every published recipe with its main settings."""
+    rows = []
+    for name in recipe_names():
+        config = load_recipe(name)
+        network = f"{config.model.decoder}, {config.model.encoder}"
+        protocol = "" if config.protocol == name else config.protocol
+        optim = config.optim
+        training = f"{optim.epochs} epochs, batch {optim.batch_size}, lr {optim.learning_rate:g} / "
+        rows.append([name, network, training + f"{optim.incremental_learning_rate:g}", protocol])
+    note = "Run one with: incseg train NAME. A recipe of your own is a YAML file with any of 'incseg list settings'."
+    return [Table("recipes", ["name", "network", "training (lr of step 0 / later)", "protocol, if not its name"], rows, note, prose=True)]
+
+
+def settings() -> list[Table]:
+    """Every setting with its default and meaning, section by section."""
+    tables = []
+    for section, field in RunConfig.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            rows = [
+                [f"--{section}.{name.replace('_', '-')}", str(inner.default), inner.description or ""]
+                for name, inner in field.annotation.model_fields.items()
+                if inner.default_factory is None
+            ]
+            title = (field.annotation.__doc__ or section).strip()
+            tables.append(Table(title, ["setting", "default", "meaning"], rows, prose=True))
+    return tables
+
+
+TABLES: dict[str, Callable[[], list[Table]]] = {
+    "methods": methods,
+    "protocols": protocols,
+    "recipes": recipes,
+    "settings": settings,
+}

@@ -1,0 +1,196 @@
+"""The command line: one typed function per command; nothing else."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+import yaml
+from rich.console import Console
+
+import incseg
+from incseg.errors import InputError, TrainingFailed
+
+RunFolder = Annotated[Path, tyro.conf.arg(metavar="RUN")]
+OptionalFolder = Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")]
+
+
+def demo(out: Path = Path("runs/demo"), seed: int = 42) -> None:
+    """See incremental learning on embedded data: three methods and the upper reference, a table and a report.
+
+    Learns four kinds of shapes, then two more, then two more, with plain fine-tuning (ft), MiB (mib), MiB with UCD
+    (mib+ucd) and all data at once (joint). Takes a few minutes on two CPU cores. Run again, it only shows the result.
+
+    Args:
+        out: folder for the runs and the report.
+        seed: every random choice follows from it.
+    """
+    from incseg.engine.demo import run_demo
+
+    console = Console()
+    folders = run_demo(out, seed, console)
+    _show(folders, out / "report.html", console)
+
+
+def train(
+    recipe: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RECIPE")],
+    method: Annotated[str | None, tyro.conf.arg(metavar="METHOD", help_behavior_hint="(default: mib+ucd)")] = None,
+    out: OptionalFolder = None,
+    data_root: OptionalFolder = None,
+    seed: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: 42)")] = None,
+    first_step: OptionalFolder = None,
+    settings: tyro.conf.Suppress[dict[str, Any] | None] = None,
+) -> None:
+    """Learn the steps of a protocol, one after another, scoring each. Killed, it goes on where it was when run again.
+
+    Any other setting is written --SECTION.NAME VALUE, for example --optim.epochs 10, --model.encoder resnet18,
+    --engine.devices 2, and a method's own as --METHOD.NAME VALUE, for example --ucd.temperature 0.1;
+    'incseg list settings' shows them all.
+
+    Examples: incseg train shapes/4-2/overlapped --method mib+ucd;
+    incseg train voc/15-5/overlapped --data-root DATA/VOC2012 --method mib+ucd --engine.precision bf16-mixed
+
+    Args:
+        recipe: a protocol (voc/15-5/overlapped), the name of a recipe (demo), or a recipe file (mine.yaml).
+        method: a method or a sum of methods, as in mib+ucd; 'incseg list methods' shows them.
+        out: folder of the run (default: runs/PROTOCOL/METHOD-seedN).
+        data_root: folder of the dataset.
+        seed: every random choice follows from it.
+        first_step: folder of another run whose step 0 to start from instead of learning it again.
+        settings: the dotted settings, which main() reads.
+    """
+    from incseg.config import load_recipe, merge
+    from incseg.engine import build
+
+    named = {"method": method, "seed": seed, "data": {"root": data_root} if data_root else None}
+    config = load_recipe(recipe, merge(settings or {}, {key: value for key, value in named.items() if value is not None}))
+    folder = out or Path("runs") / config.protocol.replace("/", "-") / f"{config.method}-seed{config.seed}"
+    console = Console()
+    build.train(config, folder, first_step, console)
+    if _speaks_for_all():
+        _show([folder], folder / "report.html", console)
+
+
+def evaluate(run: tyro.conf.Positional[RunFolder], data_root: OptionalFolder = None) -> None:
+    """Score the saved models of a run again and print the table.
+
+    Args:
+        run: folder of a run.
+        data_root: folder of the dataset, if it has moved since.
+    """
+    from incseg.engine.rescore import rescore
+    from incseg.report import tables
+    from incseg.report.runs import Run
+
+    result = rescore(run, data_root)
+    Console().print(tables.summary([Run(run, result)]).for_terminal())
+
+
+def report(runs: tyro.conf.Positional[tuple[RunFolder, ...]], out: Path = Path("report.html")) -> None:
+    """Compare runs of one protocol: a table here, and tables, curves and pictures on one self-contained page.
+
+    Args:
+        runs: folders of runs.
+        out: the page to write.
+    """
+    if not runs:
+        raise InputError("name at least one run: incseg report RUN... --out report.html.")
+    _show(list(runs), out, Console())
+
+
+def show_list(what: tyro.conf.Positional[Literal["methods", "protocols", "recipes", "settings"]]) -> None:
+    """What there is to choose from.
+
+    Args:
+        what: methods, protocols, recipes or settings.
+    """
+    from incseg import catalogue
+
+    for table in catalogue.TABLES[what]():
+        Console().print(table.for_terminal())
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "demo": demo,
+    "train": train,
+    "eval": evaluate,
+    "report": report,
+    "list": show_list,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point: 0 done, 1 failed, 2 the input was wrong."""
+    errors = Console(stderr=True, highlight=False, soft_wrap=True)
+    try:
+        plain, settings = _split_settings(list(sys.argv[1:] if arguments is None else arguments))
+        _run(plain or ["--help"], settings)
+    except InputError as error:
+        if _speaks_for_all():
+            errors.print(f"incseg: {error}", markup=False)
+        return 2
+    except TrainingFailed as error:
+        errors.print(f"incseg: {error}", markup=False)
+        return 1
+    except KeyboardInterrupt:
+        errors.print("incseg: interrupted; run the same command again to go on from the last checkpoint.")
+        return 1
+    return 0
+
+
+def _run(arguments: list[str], settings: dict[str, Any]) -> None:
+    if arguments == ["--version"]:
+        print(incseg.__version__)
+        return
+    commands: dict[str, Callable[..., None]] = {**COMMANDS, "train": partial(train, settings=settings)}
+    if settings and arguments[0] != "train":
+        raise InputError(f"only 'incseg train' takes settings such as --{_first_name(settings)}.")
+    tyro.extras.subcommand_cli_from_dict(
+        commands, prog="incseg", description=incseg.__doc__, args=arguments, config=(tyro.conf.FlagConversionOff,)
+    )
+
+
+def _split_settings(arguments: list[str]) -> tuple[list[str], dict[str, Any]]:
+    """Take every ``--SECTION.NAME VALUE…`` out of the arguments; what they mean, the configuration decides."""
+    plain: list[str] = []
+    settings: dict[str, Any] = {}
+    waiting = list(arguments)
+    while waiting:
+        argument = waiting.pop(0)
+        name, equals, value = argument.partition("=")
+        if not (name.startswith("--") and "." in name):
+            plain.append(argument)
+            continue
+        values = [value] if equals else []
+        while not equals and waiting and not waiting[0].startswith("--"):
+            values.append(waiting.pop(0))
+        if not values:
+            raise InputError(f"{name} needs a value.")
+        section, _, key = name.removeprefix("--").replace("-", "_").partition(".")
+        parsed = [yaml.safe_load(text) for text in values]
+        settings.setdefault(section, {})[key] = parsed[0] if len(parsed) == 1 else parsed
+    return plain, settings
+
+
+def _first_name(settings: dict[str, Any]) -> str:
+    section, values = next(iter(settings.items()))
+    return f"{section}.{next(iter(values))}"
+
+
+def _speaks_for_all() -> bool:
+    """Of several processes, the first prints; the launcher tells each its rank."""
+    return os.environ.get("LOCAL_RANK", "0") == "0" and os.environ.get("NODE_RANK", "0") == "0"
+
+
+def _show(folders: Sequence[Path], page: Path, console: Console) -> None:
+    """Print the table of some runs and write their page."""
+    from incseg.report import tables
+    from incseg.report.page import write_report
+    from incseg.report.runs import Run
+
+    console.print(tables.summary([Run.read(folder) for folder in folders]).for_terminal())
+    write_report(folders, page)
+    console.print(f"report: {page}", highlight=False, soft_wrap=True)

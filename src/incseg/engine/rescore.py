@@ -1,0 +1,42 @@
+"""Scoring the saved models of a run again: after moving data, or with another version."""
+
+from pathlib import Path
+from typing import Any
+
+from incseg.config import RunConfig, from_yaml
+from incseg.data.loader import scoring_loader
+from incseg.engine.build import build_curriculum, launch, run_header
+from incseg.engine.checkpoint import RunFolder
+from incseg.engine.evaluator import score
+from incseg.engine.results import run_result, step_entry
+from incseg.errors import InputError
+from incseg.models.storage import load_model
+
+
+def rescore(run: Path, data_root: Path | None = None) -> dict[str, Any]:
+    """The result of a run, from its models alone; nothing is written."""
+    folder = RunFolder(run)
+    if not folder.config.is_file():
+        raise InputError(f"{run} is not the folder of a run: it holds no config.yaml.")
+    config = from_yaml(folder.config)
+    if data_root is not None:
+        config = config.model_copy(update={"data": config.data.model_copy(update={"root": data_root})})
+    return _rescore(folder, config)
+
+
+def _rescore(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
+    fabric = launch(config.model_copy(update={"engine": config.engine.model_copy(update={"devices": 1, "nodes": 1})}))
+    curriculum = build_curriculum(config)
+    entries = []
+    for step in curriculum.steps:
+        done = folder.completed_step(step.index)
+        if done is None:
+            break
+        segmenter, classes = load_model(folder.model(step.index), fabric.device)
+        loader = scoring_loader(curriculum.scored_images(step), config.engine.score_batch_size, config.data.workers)
+        confusion = score(segmenter, loader, step.num_classes, fabric.device)
+        entries.append(step_entry(step, classes, done[1]["training_images"], confusion.cpu()))
+    if not entries:
+        raise InputError(f"{folder.path} has no finished step to score.")
+    known = curriculum.classes[: curriculum.steps[len(entries) - 1].num_classes]
+    return run_result(run_header(config, fabric), known, entries)

@@ -1,0 +1,67 @@
+"""Figures: mIoU over the steps, and what the runs saw in the same images."""
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from PIL import Image
+
+from incseg.data.palette import palette
+from incseg.metrics import mean
+from incseg.report.runs import Run
+
+mpl.rcParams["svg.fonttype"] = "none"  # text stays text: small, searchable, in the reader's font
+
+
+def miou_over_steps(runs: Sequence[Run]) -> Figure:
+    """One line per run: mIoU of all foreground classes known so far, and beside it that of the first step's classes."""
+    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    first_classes = runs[0].steps[0]["new_classes"]
+    styles = itertools.cycle(["-", "--", "-.", ":"])  # methods that agree stay visible beneath each other
+    for run in runs:
+        steps = range(len(run.steps))
+        kept = [mean(run.iou(k, name) for name in first_classes) for k in steps]
+        style = {"marker": "o", "label": run.method, "linestyle": next(styles), "alpha": 0.85}
+        panels[0].plot(steps, [100 * run.miou(k) for k in steps], **style)
+        panels[1].plot(steps, [100 * value for value in kept], **style)
+    for panel, title in zip(panels, ("all classes so far", "the classes of step 0"), strict=True):
+        panel.set(title=title, xlabel="step", ylim=(0, 100), xticks=list(range(len(runs[0].steps))))
+        panel.grid(alpha=0.3)
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("mIoU (%)")
+    panels[1].legend(frameon=False)
+    return figure
+
+
+def predictions(runs: Sequence[Run], step: int, most: int = 6) -> Figure | None:
+    """A grid: image, ground truth as of that step, each run's prediction. None if no run kept pictures."""
+    folders = [run.folder / f"step-{step}" / "predictions" for run in runs]
+    names = sorted(path.name.removesuffix(".image.jpg") for path in folders[0].glob("*.image.jpg"))[:most]
+    if not names:
+        return None
+    titles = ["image", "ground truth", *(run.method for run in runs)]
+    figure = Figure(figsize=(1.9 * len(titles), 1.9 * len(names) + 0.7), layout="constrained")
+    cells = figure.subplots(len(names), len(titles), squeeze=False)
+    for row, name in zip(cells, names, strict=True):
+        files = [folders[0] / f"{name}.image.jpg", folders[0] / f"{name}.truth.png"]
+        files += [folder / f"{name}.prediction.png" for folder in folders]
+        for cell, file in zip(row, files, strict=True):
+            _show(cell, file)
+    for cell, title in zip(cells[0], titles, strict=True):
+        cell.set_title(title, fontsize=10)
+    known = list(runs[0].steps[step]["iou"])
+    colours = palette() / 255
+    handles = [Patch(color=colours[c], label=name) for c, name in enumerate(known)]
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 9), frameon=False, fontsize=8)
+    return figure
+
+
+def _show(cell: "mpl.axes.Axes", file: Path) -> None:
+    cell.axis("off")
+    if file.is_file():
+        with Image.open(file) as picture:
+            cell.imshow(picture.convert("RGB"), interpolation="nearest")

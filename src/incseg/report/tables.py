@@ -1,0 +1,109 @@
+"""Tables as data, drawn in a terminal or on a page."""
+
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import rich.table
+
+from incseg.errors import InputError
+from incseg.report.runs import Run, value_of
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, headers and rows of text; the first column is a name, the others are numbers unless ``prose``."""
+
+    title: str
+    headers: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+    prose: bool = False
+
+    def for_terminal(self) -> rich.table.Table:
+        """A table for ``console.print``."""
+        table = rich.table.Table(title=self.title, caption=self.note or None, title_justify="left", caption_justify="left")
+        for index, header in enumerate(self.headers):
+            table.add_column(header, justify="left" if index == 0 or self.prose else "right", overflow="fold")
+        for row in self.rows:
+            table.add_row(*row)
+        return table
+
+    def to_html(self) -> str:
+        """An HTML table; every cell is escaped."""
+        head = "".join(f"<th>{html.escape(text)}</th>" for text in self.headers)
+        body = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in self.rows)
+        note = f"<p class='note'>{html.escape(self.note)}</p>" if self.note else ""
+        return (
+            f"<h2>{html.escape(self.title)}</h2><div class='scroll'><table><thead><tr>{head}</tr></thead>"
+            f"<tbody>{body}</tbody></table></div>{note}"
+        )
+
+
+def percent(value: float) -> str:
+    """As tables of the field print IoU: 71.5; a missing value is a dash."""
+    return "–" if math.isnan(value) else f"{100 * value:.1f}"
+
+
+def same_protocol(runs: Sequence[Run]) -> None:
+    """Runs side by side in one table must have learnt the same classes in the same steps."""
+    first = runs[0]
+    for run in runs[1:]:
+        if (run.protocol, run.classes) != (first.protocol, first.classes):
+            raise InputError(
+                f"{first.folder} ({first.protocol}, {len(first.steps)} steps) and {run.folder} ({run.protocol}, "
+                f"{len(run.steps)} steps) cannot share a report: give runs of one protocol, equally far."
+            )
+
+
+def summary(runs: Sequence[Run]) -> Table:
+    """The paper's layout: final mIoU of the first classes, of those learnt later, and of all.
+
+    Several seeds of one method are averaged. Without background, as the paper counts; all with background beside it.
+    """
+    same_protocol(runs)
+    base, last = len(runs[0].steps[0]["new_classes"]), len(runs[0].classes) - 1
+    groups = [(1, base), (base + 1, last)] if last > base else [(1, last)]
+    headers = ["method", *(_range(a, b) for a, b in groups), "all", "all+bg", "harmonic", "forgetting", "avg. steps"]
+    rows = []
+    for name in dict.fromkeys(run.method for run in runs):
+        seeds = [run for run in runs if run.method == name]
+        columns = [[run.group(a, b) for run in seeds] for a, b in groups]
+        columns += [[run.miou(-1, key) for run in seeds] for key in ("all", "all_with_background", "harmonic")]
+        columns.append([value_of(run.result["forgetting"]["mean"]) for run in seeds])
+        columns.append([value_of(run.result["average_miou"]) for run in seeds])
+        rows.append([name, *(_mean_and_spread(column) for column in columns)])
+    names = "; ".join(f"{_range(a, b)}: {', '.join(runs[0].classes[a : b + 1])}" for a, b in groups)
+    return Table(f"{runs[0].protocol}: mIoU after the last step (%)", headers, rows, names)
+
+
+def per_class(runs: Sequence[Run]) -> Table:
+    """Final IoU of every class, one column per run."""
+    same_protocol(runs)
+    rows = [[name, *(percent(run.iou(-1, name)) for run in runs)] for name in runs[0].classes]
+    return Table("IoU per class after the last step (%)", ["class", *(run.method for run in runs)], rows)
+
+
+def per_step(runs: Sequence[Run]) -> Table:
+    """mIoU of all foreground classes known so far, after every step."""
+    same_protocol(runs)
+    learnt = [", ".join(step["new_classes"]) for step in runs[0].steps]
+    rows = [
+        [f"{index} (+ {names})" if index else f"0 ({names})", *(percent(run.miou(index)) for run in runs)]
+        for index, names in enumerate(learnt)
+    ]
+    return Table("mIoU over the steps (%)", ["step", *(run.method for run in runs)], rows)
+
+
+def _range(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _mean_and_spread(values: Sequence[float]) -> str:
+    """The mean, and with several seeds the standard deviation beside it."""
+    average = sum(values) / len(values)
+    if len(values) == 1 or math.isnan(average):
+        return percent(average)
+    spread = math.sqrt(sum((value - average) ** 2 for value in values) / (len(values) - 1))
+    return f"{percent(average)} ± {percent(spread)}"
