@@ -15,13 +15,16 @@ def methods() -> list[Table]:
             entry.name,
             entry.summary,
             ", ".join(entry.needs) or "–",
-            "\n".join(f"--{entry.name}.{key.replace('_', '-')} {value}" for key, value in entry.settings.items()) or "–",
+            "\n".join(f"--{entry.name}.{key.replace('_', '-')} {value}" for key, value in entry.settings.items())
+            or "–",
             entry.paper,
         ]
         for entry in describe_methods()
     ]
     note = "Methods can be summed: --method mib+ucd. One of them brings the loss on the labels, all add theirs."
-    return [Table("methods", ["name", "what it does", "needs", "settings and defaults", "paper"], rows, note, prose=True)]
+    return [
+        Table("methods", ["name", "what it does", "needs", "settings and defaults", "paper"], rows, note, prose=True)
+    ]
 
 
 def protocols() -> list[Table]:
@@ -46,7 +49,15 @@ def recipes() -> list[Table]:
         training = f"{optim.epochs} epochs, batch {optim.batch_size}, lr {optim.learning_rate:g} / "
         rows.append([name, network, training + f"{optim.incremental_learning_rate:g}", protocol])
     note = "Run one with: incseg train NAME. A recipe of your own is a YAML file with any of 'incseg list settings'."
-    return [Table("recipes", ["name", "network", "training (lr of step 0 / later)", "protocol, if not its name"], rows, note, prose=True)]
+    return [
+        Table(
+            "recipes",
+            ["name", "network", "training (lr of step 0 / later)", "protocol, if not its name"],
+            rows,
+            note,
+            prose=True,
+        )
+    ]
 
 
 def settings() -> list[Table]:

@@ -12,7 +12,7 @@ import yaml
 from rich.console import Console
 
 import incseg
-from incseg.errors import InputError, TrainingFailed
+from incseg.errors import InputError, TrainingError
 
 RunFolder = Annotated[Path, tyro.conf.arg(metavar="RUN")]
 OptionalFolder = Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")]
@@ -66,7 +66,9 @@ def train(
     from incseg.engine import build
 
     named = {"method": method, "seed": seed, "data": {"root": data_root} if data_root else None}
-    config = load_recipe(recipe, merge(settings or {}, {key: value for key, value in named.items() if value is not None}))
+    config = load_recipe(
+        recipe, merge(settings or {}, {key: value for key, value in named.items() if value is not None})
+    )
     folder = out or Path("runs") / config.protocol.replace("/", "-") / f"{config.method}-seed{config.seed}"
     console = Console()
     build.train(config, folder, first_step, console)
@@ -132,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if _speaks_for_all():
             errors.print(f"incseg: {error}", markup=False)
         return 2
-    except TrainingFailed as error:
+    except TrainingError as error:
         errors.print(f"incseg: {error}", markup=False)
         return 1
     except KeyboardInterrupt:

@@ -148,7 +148,7 @@ def load_recipe(recipe: str, overrides: Layer | None = None) -> RunConfig:
     return validate(merge({**published, "settings": useful}, {**asked, "protocol": protocol}))
 
 
-def _gather_method_settings(layer: Layer) -> Layer:
+def _gather_method_settings(layer: Layer) -> dict[str, Any]:
     """``ucd: {…}`` at the top level, as ``--ucd.temperature`` gives it, means ``settings: {ucd: {…}}``."""
     known = RunConfig.model_fields
     methods = {key: value for key, value in layer.items() if key not in known and isinstance(value, Mapping)}
@@ -223,7 +223,7 @@ def _read_recipe(recipe: str) -> tuple[Layer, str]:
     return layer, str(protocol)
 
 
-def _published(name: str) -> Layer:
+def _published(name: str) -> dict[str, Any]:
     path = recipe_folder() / f"{name}.yaml"
     return _gather_method_settings(_read_yaml(path)) if path.is_file() else {}
 

@@ -8,7 +8,7 @@ class InputError(Exception):
     """What was given cannot be used; the message says what is accepted and what to do. Exit code 2, no traceback."""
 
 
-class TrainingFailed(Exception):
+class TrainingError(Exception):
     """Training cannot go on; the message says why and what may help. Exit code 1, no traceback."""
 
 

@@ -69,7 +69,10 @@ def forgetting(history: Sequence[Sequence[float]]) -> list[float]:
     """
     now = history[-1]
     return [
-        max((earlier[c] for earlier in history[:-1] if c < len(earlier) and not math.isnan(earlier[c])), default=math.nan)
+        max(
+            (earlier[c] for earlier in history[:-1] if c < len(earlier) and not math.isnan(earlier[c])),
+            default=math.nan,
+        )
         - now[c]
         for c in range(len(now))
     ]

@@ -4,6 +4,7 @@ Inside incseg a class is known by its *channel*: 0 is background, and 1, 2, … 
 are learnt. So a classifier only ever grows at its end, whatever the dataset's own numbering.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -93,7 +94,7 @@ def steps(task: str, num_foreground: int, dataset: str = "the dataset") -> list[
     everything = tuple(range(1, num_foreground + 1))
     return [
         Step(index, old=everything[: start - 1], new=everything[start - 1 : stop - 1], future=everything[stop - 1 :])
-        for index, (start, stop) in enumerate(zip(bounds, bounds[1:], strict=False))
+        for index, (start, stop) in enumerate(itertools.pairwise(bounds))
     ]
 
 
@@ -121,8 +122,7 @@ def _step_sizes(task: str, num_foreground: int, dataset: str) -> list[int]:
         sizes = [first] + [each] * later
     if sum(sizes) != num_foreground:
         raise InputError(
-            f"the task {task} does not fit the {num_foreground} classes of {dataset}: "
-            f"its steps add up to {sum(sizes)}."
+            f"the task {task} does not fit the {num_foreground} classes of {dataset}: its steps add up to {sum(sizes)}."
         )
     return sizes
 

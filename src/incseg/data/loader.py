@@ -1,6 +1,6 @@
 """Batches: training as an endless stream that is a pure function of its address, scoring at each image's own size."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -81,11 +81,11 @@ def stack(samples: Sequence[Batch]) -> Batch:
     return Batch(torch.stack([s.images for s in samples]), torch.stack([s.labels for s in samples]))
 
 
-def training_loader(images: TrainingImages, addresses: BatchAddresses, workers: int, pin_memory: bool) -> DataLoader[Batch]:
+def training_loader(
+    images: TrainingImages, addresses: BatchAddresses, workers: int, pin_memory: bool
+) -> DataLoader[Batch]:
     """The stream of batches from ``addresses.start`` to the end of the step."""
-    return DataLoader(
-        images, batch_sampler=addresses, num_workers=workers, collate_fn=stack, pin_memory=pin_memory
-    )
+    return DataLoader(images, batch_sampler=addresses, num_workers=workers, collate_fn=stack, pin_memory=pin_memory)
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def group_by_size(samples: Sequence[Batch]) -> list[Batch]:
 
 def scoring_loader(
     images: ScoredImages, batch_size: int, workers: int, rank: int = 0, world_size: int = 1
-) -> DataLoader[list[Batch]]:
+) -> Iterable[list[Batch]]:
     """Every image exactly once over all processes: no padding, hence no image counted twice."""
     return DataLoader(
         images,

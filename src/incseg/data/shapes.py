@@ -6,7 +6,7 @@ unlabelled in the background, which is what makes incremental segmentation hard.
 
 import colorsys
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,8 @@ from incseg.protocol import IGNORE
 from incseg.seeding import seed_from
 
 Array = NDArray[np.float64]
-Drawing = Callable[[Array, Array], Array]  # (x, y) in the object's own frame, unit scale -> a value per pixel
+Region = NDArray[np.bool_]
+Drawing = Callable[[Array, Array], Region]  # (x, y) in the object's own frame, at unit scale -> where
 
 SIZE = 96
 TRAIN_IMAGES, VAL_IMAGES = 640, 128
@@ -29,21 +30,27 @@ def _radius(x: Array, y: Array) -> Array:
     return np.hypot(x, y)
 
 
-def _flower(x: Array, y: Array) -> Array:
-    return np.hypot(x, y) < 0.68 + 0.32 * np.cos(5 * np.arctan2(y, x))
+def _flower(x: Array, y: Array) -> Region:
+    petals: Region = np.hypot(x, y) < 0.68 + 0.32 * np.cos(5 * np.arctan2(y, x))
+    return petals
+
+
+def _spokes(x: Array, y: Array) -> Region:
+    spokes: Region = np.sin(10 * np.arctan2(y, x)) > 0
+    return spokes
 
 
 # name -> (outline: true inside the object, pattern: true where the second colour goes, hue the class tends to)
 SHAPES: dict[str, tuple[Drawing, Drawing, float]] = {
     "disc": (lambda x, y: _radius(x, y) < 0.9, lambda x, y: np.sin(14 * _radius(x, y)) > 0, 0.00),
     "square": (lambda x, y: np.maximum(abs(x), abs(y)) < 0.8, lambda x, y: np.sin(9 * x) * np.sin(9 * y) > 0, 0.55),
-    "triangle": (lambda x, y: (y < 0.7) & (y > 1.9 * abs(x) - 0.9), lambda x, y: np.sin(13 * y) > 0, 0.30),
+    "triangle": (lambda x, y: (y < 0.7) & (y > 1.9 * abs(x) - 0.9), lambda _, y: np.sin(13 * y) > 0, 0.30),
     "cross": (
         lambda x, y: (np.minimum(abs(x), abs(y)) < 0.33) & (np.maximum(abs(x), abs(y)) < 1),
         lambda x, y: np.sin(10 * (x + y)) > 0,
         0.80,
     ),
-    "ring": (lambda x, y: abs(_radius(x, y) - 0.72) < 0.26, lambda x, y: np.sin(10 * np.arctan2(y, x)) > 0, 0.14),
+    "ring": (lambda x, y: abs(_radius(x, y) - 0.72) < 0.26, _spokes, 0.14),
     "flower": (_flower, lambda x, y: _radius(x, y) < 0.38, 0.66),
     "frame": (lambda x, y: np.maximum(abs(x), abs(y)) < 0.7, lambda x, y: np.maximum(abs(x), abs(y)) < 0.4, 0.45),
     "moon": (
@@ -58,6 +65,12 @@ CLASSES = ("background", *SHAPES)
 @dataset("shapes", f"embedded: {len(SHAPES)} kinds of patterned shapes, no files needed", tasks=("4-2", "4-4", "6-1"))
 def open_shapes(root: Path | None) -> Source:  # noqa: ARG001 - there are no files
     """The embedded dataset; it takes no folder."""
+    return _source()
+
+
+@cache
+def _source() -> Source:
+    """One for the whole process, so that images are drawn once."""
     return Source("shapes", CLASSES, ShapesSplit("train", TRAIN_IMAGES), ShapesSplit("val", VAL_IMAGES))
 
 
@@ -98,9 +111,10 @@ def draw(seed: int, size: int = SIZE) -> tuple[Tensor, Tensor]:
 def _background(rng: np.random.Generator, rows: Array, columns: Array) -> Array:
     """A colour gradient with waves, and clutter of plain bars and blobs in any colour."""
     corners = rng.uniform(0.2, 0.8, (2, 2, 3))
-    image: Array = np.einsum(
-        "kij,lij,klc->ijc", np.stack([1 - rows, rows]), np.stack([1 - columns, columns]), corners
-    ) + 0.06 * np.sin(rng.uniform(8, 30) * rows + rng.uniform(8, 30) * columns)[..., None]
+    image: Array = (
+        np.einsum("kij,lij,klc->ijc", np.stack([1 - rows, rows]), np.stack([1 - columns, columns]), corners)
+        + 0.06 * np.sin(rng.uniform(8, 30) * rows + rng.uniform(8, 30) * columns)[..., None]
+    )
     for _ in range(rng.integers(4, 9)):
         x, y = _frame(rng, rows, columns, rng.uniform(0.04, 0.16))
         inside = (abs(x) < 1) & (abs(y) < rng.uniform(0.2, 1)) if rng.random() < 0.5 else _radius(x, y) < 1
@@ -113,14 +127,14 @@ def _draw_object(
 ) -> None:
     outline, pattern, hue = SHAPES[CLASSES[class_id]]
     x, y = _frame(rng, rows, columns, rng.uniform(0.14, 0.26))
-    inside = outline(x, y).astype(bool)
+    inside = outline(x, y)
     first, second = (_colour(rng, hue + rng.normal(0, 0.04)) for _ in range(2))
     image[inside] = np.where(pattern(x, y)[inside, None], first, 0.45 * second)
     mask[inside] = class_id
     mask[_edge(inside)] = IGNORE
 
 
-def _edge(inside: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _edge(inside: Region) -> Region:
     """Pixels whose right or lower neighbour lies on the other side: a thin ignored outline, as VOC has."""
     edge = np.zeros_like(inside)
     edge[:-1] |= inside[:-1] != inside[1:]

@@ -2,6 +2,7 @@
 
 import os
 import platform
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,8 @@ def _student(config: RunConfig, num_classes: int, fabric: Fabric) -> Segmenter:
     student = Segmenter(architecture, [num_classes])
     load_encoder(student, model.weights)
     if fabric.world_size > 1 and fabric.device.type == "cuda":
-        student = torch.nn.SyncBatchNorm.convert_sync_batchnorm(student)
+        convert: Callable[[Segmenter], Segmenter] = torch.nn.SyncBatchNorm.convert_sync_batchnorm
+        student = convert(student)
     return student
 
 

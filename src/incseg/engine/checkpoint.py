@@ -69,7 +69,9 @@ class RunFolder:
 
     def complete_step(self, index: int, memory: dict[str, Tensor], scores: dict[str, Any]) -> None:
         """Record that a step is done; the model has been saved before."""
-        save_file({k: v.detach().cpu().contiguous() for k, v in memory.items()}, self.step(index) / "memory.safetensors")
+        save_file(
+            {k: v.detach().cpu().contiguous() for k, v in memory.items()}, self.step(index) / "memory.safetensors"
+        )
         write_json(self.step(index) / "scores.json", scores)
         self._checkpoint.unlink(missing_ok=True)
 

@@ -89,5 +89,7 @@ class Journal:
         if not self._metrics.exists():
             return
         lines = self._metrics.read_text(encoding="utf-8").splitlines()
-        kept = [line for line in lines if (entry := json.loads(line))["step"] != step or entry["iteration"] <= iteration]
+        kept = [
+            line for line in lines if (entry := json.loads(line))["step"] != step or entry["iteration"] <= iteration
+        ]
         self._metrics.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")

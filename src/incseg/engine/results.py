@@ -1,4 +1,4 @@
-"""``result.json``: the scores of a run, derived from one confusion matrix per step; nothing in it depends on the clock."""
+"""``result.json``: scores derived from one confusion matrix per step; nothing in it depends on the clock."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -4,7 +4,7 @@ import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning.fabric import Fabric
@@ -18,7 +18,7 @@ from incseg.engine.checkpoint import Progress, RunFolder, write_json
 from incseg.engine.evaluator import save_pictures, score
 from incseg.engine.journal import Journal
 from incseg.engine.results import run_result, step_entry
-from incseg.errors import TrainingFailed
+from incseg.errors import TrainingError
 from incseg.methods import Context, Method
 from incseg.models import Segmenter
 from incseg.models.storage import load_model, save_model
@@ -39,10 +39,10 @@ class Schedule:
     power: float
     crop_size: int
 
-    def learning_rate_at(self, step: Step, iteration: int, iterations: int) -> float:
-        """The poly schedule: ``lr₀ (1 − i/I)^power``, anew in every step."""
+    def learning_rate_at(self, step: Step, progress: float) -> float:
+        """The poly schedule ``lr₀ (1 − progress)^power``, progress from 0 to 1 anew in every step."""
         initial = self.learning_rate if step.index == 0 else self.incremental_learning_rate
-        return initial * (1 - iteration / iterations) ** self.power
+        return initial * math.pow(1 - progress, self.power)
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.SGD:
         """SGD with Nesterov momentum; its learning rate is set before every iteration."""
@@ -64,6 +64,33 @@ class Habits:
     log_every: int = 10
     score_batch_size: int = 8
     pictures: int = 8
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A step while it is being learnt."""
+
+    step: Step
+    images: TrainingImages
+    teacher: Segmenter | None
+    model: _FabricModule
+    optimizer: _FabricOptimizer
+    schedule: Schedule
+
+    @property
+    def name(self) -> str:
+        """How the step is called in logs."""
+        return f"step {self.step.index}"
+
+    @property
+    def per_epoch(self) -> int:
+        """Iterations in an epoch."""
+        return batches_per_epoch(len(self.images), self.schedule.batch_size)
+
+    @property
+    def iterations(self) -> int:
+        """Iterations in the step."""
+        return self.schedule.epochs * self.per_epoch
 
 
 @dataclass
@@ -115,55 +142,44 @@ class Trainer:
 
     def _learn(self, step: Step, images: TrainingImages, teacher: Segmenter | None) -> None:
         self.student.to(self.fabric.device).train()
-        iterations = self.schedule.epochs * batches_per_epoch(len(images), self.schedule.batch_size)
-        context = Context(step, self.student, teacher, batches=lambda: self._batches(step, images, 0, one_epoch=True))
+        context = Context(step, self.student, teacher, batches=lambda: self._batches(step, images, epochs=1))
         self.method.begin(context)
         model, optimizer = self.fabric.setup(self.student, self.schedule.optimizer(self.student.parameters()))
-        start = self._resume(step, optimizer)
-        name = f"step {step.index}"
-        self.journal.begin_step(name, iterations, start)
-        for iteration, batch in enumerate(self._batches(step, images, start), start):
-            for group in optimizer.param_groups:
-                group["lr"] = self.schedule.learning_rate_at(step, iteration, iterations)
-            terms = self._train_on(batch, step, iteration, model, optimizer, teacher)
-            self._record(step, name, iteration + 1, iterations, len(images), optimizer, terms)
+        lesson = Lesson(step, images, teacher, model, optimizer, self.schedule)
+        start = self._resume(lesson)
+        self.journal.begin_step(lesson.name, lesson.iterations, start)
+        for iteration, batch in enumerate(self._batches(step, images, self.schedule.epochs, start), start):
+            terms = self._train_on(lesson, batch, iteration)
+            self._record(lesson, terms, done=iteration + 1)
         self.journal.end_step()
         self.method.end(context)
 
-    def _train_on(
-        self,
-        batch: Batch,
-        step: Step,
-        iteration: int,
-        model: _FabricModule,
-        optimizer: _FabricOptimizer,
-        teacher: Segmenter | None,
-    ) -> dict[str, Tensor]:
+    def _train_on(self, lesson: Lesson, batch: Batch, iteration: int) -> dict[str, Tensor]:
         """One iteration: both networks look, the method speaks, the optimizer moves."""
+        step = lesson.step
         torch.manual_seed(seed_from(self.seed, step.index, iteration, self.fabric.global_rank))
-        outputs = model(batch.images)
+        for group in lesson.optimizer.param_groups:
+            group["lr"] = self.schedule.learning_rate_at(step, iteration / lesson.iterations)
+        outputs = lesson.model(batch.images)
         taught = None
-        if teacher is not None and self.method.needs_teacher:
+        if lesson.teacher is not None and self.method.needs_teacher:
             with torch.no_grad(), self.fabric.autocast():
-                taught = teacher(batch.images)
+                taught = lesson.teacher(batch.images)
         view = self.method.view(batch, outputs, taught, step)
         terms = self.method.losses(view)
         self.fabric.backward(torch.stack(list(terms.values())).sum())
         self.method.observe(view, self.student)
         terms |= self.method.add_penalty_gradients(self.student)
-        optimizer.step()
-        optimizer.zero_grad()
+        lesson.optimizer.step()
+        lesson.optimizer.zero_grad()
         return terms
 
-    def _batches(
-        self, step: Step, images: TrainingImages, start: int, *, one_epoch: bool = False
-    ) -> Iterator[Batch]:
+    def _batches(self, step: Step, images: TrainingImages, epochs: int, start: int = 0) -> Iterator[Batch]:
         """The step's batches on the device, from any iteration on."""
-        per_epoch = batches_per_epoch(len(images), self.schedule.batch_size)
         addresses = BatchAddresses(
             images=len(images),
             batch_size=self.schedule.batch_size,
-            iterations=per_epoch if one_epoch else per_epoch * self.schedule.epochs,
+            iterations=epochs * batches_per_epoch(len(images), self.schedule.batch_size),
             seed=seed_from(self.seed, "batches", step.index),
             start=start,
             rank=self.fabric.global_rank,
@@ -173,48 +189,36 @@ class Trainer:
         for batch in loader:
             yield Batch(*(t.to(self.fabric.device, non_blocking=True) for t in batch))
 
-    def _record(
-        self,
-        step: Step,
-        name: str,
-        done: int,
-        iterations: int,
-        images: int,
-        optimizer: _FabricOptimizer,
-        terms: Mapping[str, Tensor],
-    ) -> None:
+    def _record(self, lesson: Lesson, terms: Mapping[str, Tensor], done: int) -> None:
         """After an iteration: the bar, every so often a log line, every so often a checkpoint."""
-        per_epoch = batches_per_epoch(images, self.schedule.batch_size)
         self.journal.advance(done)
-        if done % self.habits.log_every == 0 or done == iterations:
+        if done % self.habits.log_every == 0 or done == lesson.iterations:
             values = {key: float(value.detach()) for key, value in terms.items()}
             if not all(map(math.isfinite, values.values())):
-                raise TrainingFailed(
-                    f"the loss is no longer finite at {name}, iteration {done} ({values}); "
+                raise TrainingError(
+                    f"the loss is no longer finite at {lesson.name}, iteration {done} ({values}); "
                     "a lower --optim.learning-rate usually helps."
                 )
-            values["learning_rate"] = optimizer.param_groups[0]["lr"]
-            self.journal.log(name, done, -(-done // per_epoch), values)
-        if done % (self.habits.checkpoint_every or per_epoch) == 0 and done < iterations:
-            self._save_progress(step, done, optimizer)
+            values["learning_rate"] = lesson.optimizer.param_groups[0]["lr"]
+            self.journal.log(lesson.name, done, -(-done // lesson.per_epoch), values)
+        if done % (self.habits.checkpoint_every or lesson.per_epoch) == 0 and done < lesson.iterations:
+            self._save_progress(lesson, done)
 
-    def _save_progress(self, step: Step, iteration: int, optimizer: _FabricOptimizer) -> None:
+    def _save_progress(self, lesson: Lesson, done: int) -> None:
         if self.fabric.is_global_zero:
-            state = Progress(
-                step.index, iteration, self.student.state_dict(), optimizer.state_dict(), self.method.memory()
-            )
-            self.folder.save_progress(state)
+            optimizer, memory = lesson.optimizer.state_dict(), self.method.memory()
+            self.folder.save_progress(Progress(lesson.step.index, done, self.student.state_dict(), optimizer, memory))
         self.fabric.barrier()
 
-    def _resume(self, step: Step, optimizer: _FabricOptimizer) -> int:
+    def _resume(self, lesson: Lesson) -> int:
         """Take up a checkpoint of this step, if there is one; returns the iteration to go on with."""
-        progress = self.folder.load_progress(step.index)
+        progress = self.folder.load_progress(lesson.step.index)
         if progress is None:
             return 0
         self.student.load_state_dict(progress.model)
-        optimizer.optimizer.load_state_dict(progress.optimizer)
+        lesson.optimizer.optimizer.load_state_dict(progress.optimizer)
         self.method.load_memory({key: value.to(self.fabric.device) for key, value in progress.memory.items()})
-        self.journal.say(f"resuming step {step.index} at iteration {progress.iteration}")
+        self.journal.say(f"resuming {lesson.name} at iteration {progress.iteration}")
         return progress.iteration
 
     def _score(self, step: Step, images: int) -> dict[str, Any]:
@@ -224,7 +228,7 @@ class Trainer:
             self.curriculum.scored_images(step), self.habits.score_batch_size, self.habits.workers, rank, world_size
         )
         confusion = score(self.student, loader, step.num_classes, device)
-        confusion = self.fabric.all_reduce(confusion, reduce_op="sum")
+        confusion = cast(Tensor, self.fabric.all_reduce(confusion, reduce_op="sum"))
         classes = self.curriculum.classes[: step.num_classes]
         entry = step_entry(step, classes, images, confusion.cpu())
         if self.fabric.is_global_zero:

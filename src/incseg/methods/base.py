@@ -1,6 +1,6 @@
 """What a method is: a sum of parts, each of which may add a loss, relabel, watch gradients or prepare a step."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -107,7 +107,9 @@ class Method:
             winner = _winner(candidates, slot)
             parts = [part for part in parts if part is winner or part not in candidates]
         if not any(isinstance(part, Segmentation) for part in parts):
-            raise InputError(f"the method '{self.name}' has no segmentation loss: add one, for example 'ft+{self.name}'.")
+            raise InputError(
+                f"the method '{self.name}' has no segmentation loss: add one, for example 'ft+{self.name}'."
+            )
         return replace(self, parts=tuple(parts))
 
     @property
@@ -188,7 +190,7 @@ class Method:
             part.memory = {key.removeprefix(prefix): t for key, t in memory.items() if key.startswith(prefix)}
 
 
-def _winner(candidates: list[Part], slot: type[Part]) -> Part | None:
+def _winner(candidates: Sequence[Part], slot: type[Part]) -> Part | None:
     """The one part that fills a slot, or None if nobody claims it."""
     claims = [part for part in candidates if not part.is_default] or candidates
     claims = [

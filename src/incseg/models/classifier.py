@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class GrowingClassifier(nn.Module):
-    """Maps an embedding to logits; head 0 holds background and the first classes, each later head one step's classes."""
+    """Maps an embedding to logits: head 0 holds background and the first classes, a later head one step's classes."""
 
     def __init__(self, channels: int, head_sizes: Sequence[int]):
         super().__init__()
@@ -20,7 +20,7 @@ class GrowingClassifier(nn.Module):
     @property
     def head_sizes(self) -> list[int]:
         """How many classes each head holds, background among the first."""
-        return [head.bias.numel() for head in self._convolutions()]
+        return [head.out_channels for head in self._convolutions()]
 
     def grow(self, classes: int) -> None:
         """Add a head for that many new classes, Xavier-initialised with zero bias."""
@@ -54,6 +54,6 @@ class GrowingClassifier(nn.Module):
         return [head for head in self.heads if isinstance(head, nn.Conv2d)]
 
 
-def _bias(head: nn.Conv2d) -> nn.Parameter:
+def _bias(head: nn.Conv2d) -> Tensor:
     assert head.bias is not None
     return head.bias

@@ -36,6 +36,9 @@ class Architecture(BaseModel):
 class Segmenter(nn.Module):
     """Encoder → stages, decoder → embedding, growing classifier → logits."""
 
+    mean: Tensor
+    std: Tensor
+
     def __init__(
         self,
         architecture: Architecture,
@@ -93,7 +96,11 @@ def _build(architecture: Architecture) -> Any:
     options = {**_deeplab_options(architecture), **architecture.decoder_options}
     try:
         return smp.create_model(
-            architecture.decoder, encoder_name=_encoder_name(architecture.encoder), encoder_weights=None, classes=1, **options
+            architecture.decoder,
+            encoder_name=_encoder_name(architecture.encoder),
+            encoder_weights=None,
+            classes=1,
+            **options,
         )
     except (ValueError, TypeError, KeyError, RuntimeError) as error:
         raise InputError(

@@ -54,7 +54,9 @@ def render(runs: Sequence[Run]) -> str:
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
         f"<title>{html.escape(title)}</title><style>{STYLE}</style></head><body>"
-        f"<h1>{html.escape(title)}</h1><p class='lead'>{html.escape(lead)}</p>" + "\n".join(sections) + "</body></html>\n"
+        f"<h1>{html.escape(title)}</h1><p class='lead'>{html.escape(lead)}</p>"
+        + "\n".join(sections)
+        + "</body></html>\n"
     )
 
 

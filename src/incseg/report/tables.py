@@ -23,7 +23,9 @@ class Table:
 
     def for_terminal(self) -> rich.table.Table:
         """A table for ``console.print``."""
-        table = rich.table.Table(title=self.title, caption=self.note or None, title_justify="left", caption_justify="left")
+        table = rich.table.Table(
+            title=self.title, caption=self.note or None, title_justify="left", caption_justify="left"
+        )
         for index, header in enumerate(self.headers):
             table.add_column(header, justify="left" if index == 0 or self.prose else "right", overflow="fold")
         for row in self.rows:
