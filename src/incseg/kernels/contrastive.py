@@ -5,10 +5,10 @@ Nothing of size N×M is stored and nothing waits for the device; memory is linea
 
 import math
 import os
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
 from incseg.kernels import contrastive_triton as kernels
@@ -74,16 +74,22 @@ class Tilings(NamedTuple):
 
 
 CLASS_BLOCK = 32
+MOST_CHANNELS, LONG_BLOCK = 256, 128  # rows read at once, or in blocks of so many channels
 LARGE_SHARED_MEMORY = 220 * 1024  # bytes per block: Hopper and newer
 # By (large shared memory, precise), for rows of at most 256 channels: the fastest of those measured on an H200.
 TILINGS = {
     (True, False): Tilings(Tiling(128, 128, 8, 2), Tiling(64, 128, 4, 1), Tiling(128, 64, 8, 2)),
-    (True, True): Tilings(Tiling(64, 64, 4, 2), Tiling(64, 32, 4, 1), Tiling(64, 32, 4, 2)),
+    (True, True): Tilings(Tiling(128, 64, 8, 1), Tiling(64, 32, 4, 1), Tiling(128, 32, 8, 1)),
     (False, False): Tilings(Tiling(64, 32, 4, 2), Tiling(32, 32, 4, 1), Tiling(32, 32, 4, 1)),
     (False, True): Tilings(Tiling(32, 32, 4, 1), Tiling(32, 32, 4, 1), Tiling(32, 32, 4, 1)),
 }
 # Longer rows are read in blocks of channels, on both sides of the product.
-LONG_ROWS = Tilings(*(Tiling(64, 32, 4, 1) for _ in range(3)))
+LONG_TILINGS = {
+    (True, False): Tilings(Tiling(128, 128, 8, 2), Tiling(64, 64, 4, 2), Tiling(128, 64, 8, 2)),
+    (True, True): Tilings(Tiling(64, 64, 4, 2), Tiling(64, 32, 4, 2), Tiling(64, 64, 4, 2)),
+    (False, False): Tilings(Tiling(64, 32, 4, 2), Tiling(32, 32, 4, 1), Tiling(32, 32, 4, 1)),
+    (False, True): Tilings(Tiling(32, 32, 4, 1), Tiling(32, 32, 4, 1), Tiling(32, 32, 4, 1)),
+}
 
 
 def forward(
@@ -96,14 +102,14 @@ def forward(
     blocks = padded_n // tiles.log_sums.rows
     splits = splits_for(blocks, device)
     running_max = needs_running_max(settings)
-    sums = torch.empty(2 if running_max else 1, splits, padded_n, device=device)
+    sums = torch.empty(2 * splits if running_max else splits, padded_n, device=device)
     stats = torch.zeros(5, total, device=device)
     kernels.log_sums[(blocks, splits)](
-        rows.unit, rows.residual, rows.labels, rows.bounds, rows.counts, sums[0], sums[-1], padded_n, splits,
+        rows.unit, rows.residual, rows.labels, rows.bounds, rows.counts, sums, padded_n, splits,
         **rows.shape, RUNNING_MAX=running_max, **tiles.log_sums.launch(),
     )  # fmt: skip
     kernels.positives[(padded_n // tiles.positives.rows,)](
-        rows.unit, rows.residual, rows.labels, rows.probs, rows.bounds, rows.counts, sums[0], sums[-1],
+        rows.unit, rows.residual, rows.labels, rows.probs, rows.bounds, rows.counts, sums,
         rows.counts if anchor_count is None else anchor_count, stats,
         padded_n, total, splits, LOG2E / settings.temperature,
         **rows.shape, **rows.classes, PAIR=settings.pair, RUNNING_MAX=running_max, **tiles.positives.launch(),
@@ -138,7 +144,7 @@ def backward(
     tiling = tilings(rows).gradient
     blocks, channel_blocks = padded_n // tiling.rows, dim // channel_block(dim)
     splits = splits_for(blocks * channel_blocks, device)
-    largest = stats[2].abs().amax()
+    largest = torch.linalg.vector_norm(stats[2], ord=torch.inf)
     partial = torch.empty(splits, padded_n, dim, device=device)
     kernels.gradient[(blocks, splits, channel_blocks)](
         rows.unit, rows.residual, rows.labels, rows.probs, rows.bounds, rows.counts, stats, largest, partial,
@@ -150,7 +156,7 @@ def backward(
     gradient = torch.empty(anchors.shape, dtype=anchors.dtype, device=device)
     # 1/τ from the similarity, and one factor √(log₂e/τ) too many in the stored rows.
     factor = 1 / settings.temperature / math.sqrt(LOG2E / settings.temperature)
-    kernels.finish[(triton.cdiv(len(anchors), ROWS_AT_ONCE),)](
+    kernels.finish[(-(-len(anchors) // ROWS_AT_ONCE),)](
         anchors, rows.order, rows.inverse_length, rows.labels, partial, largest, upstream, gradient,
         len(anchors), padded_n, splits, anchors.shape[1], factor, anchors.stride(),
         PADDED_DIM=dim, ROWS=ROWS_AT_ONCE, WIDTH=channel_block(dim), num_warps=4,
@@ -200,7 +206,7 @@ def _sort_keys(anchor_labels: Tensor, contrast_labels: Tensor) -> Tensor:
     n, m = len(anchor_labels), len(contrast_labels)
     keys = torch.empty(n + m, dtype=torch.int32, device=anchor_labels.device)
     strides = anchor_labels.stride(0), contrast_labels.stride(0)
-    kernels.sort_keys[(triton.cdiv(n + m, 1024),)](anchor_labels, contrast_labels, keys, n, m, *strides, BLOCK=1024)
+    kernels.sort_keys[(-(-(n + m) // 1024),)](anchor_labels, contrast_labels, keys, n, m, *strides, BLOCK=1024)
     return keys
 
 
@@ -229,17 +235,24 @@ def is_precise(sets: ContrastSets) -> bool:
 
 def tilings(rows: Arrangement) -> Tilings:
     """Tile shapes that fit the device's shared memory."""
-    if rows.shape["WIDTH"] < rows.shape["DIM"]:
-        return LONG_ROWS
-    shared = 0
-    if rows.unit.is_cuda:
-        shared = torch.cuda.get_device_properties(rows.unit.device).shared_memory_per_block_optin
-    return TILINGS[shared >= LARGE_SHARED_MEMORY, len(rows.residual) > 0]
+    table = TILINGS if rows.unit.shape[1] <= MOST_CHANNELS else LONG_TILINGS
+    _, shared = _device_limits(rows.unit.device)
+    return table[shared >= LARGE_SHARED_MEMORY, rows.residual.shape[0] > 0]
 
 
+@cache
+def _device_limits(device: torch.device) -> tuple[int, int]:
+    """Multiprocessors, and shared memory that a block can have."""
+    if device.type != "cuda":
+        return 2, 0
+    properties = torch.cuda.get_device_properties(device)
+    return properties.multi_processor_count, properties.shared_memory_per_block_optin
+
+
+@cache
 def splits_for(blocks: int, device: torch.device) -> int:
     """Shares of the columns per block of anchors, so that the programs fill whole waves of the multiprocessors."""
-    units = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+    units, _ = _device_limits(device)
 
     def busy(splits: int) -> float:
         programs = blocks * splits
@@ -250,12 +263,12 @@ def splits_for(blocks: int, device: torch.device) -> int:
 
 def padded(dim: int) -> int:
     """Channels as the kernels see them: a power of two from 16 to 256, then multiples of 128."""
-    return max(16, triton.next_power_of_2(dim)) if dim <= 256 else -(-dim // 128) * 128
+    return max(16, 1 << (dim - 1).bit_length()) if dim <= MOST_CHANNELS else -(-dim // LONG_BLOCK) * LONG_BLOCK
 
 
 def channel_block(padded_dim: int) -> int:
     """Channels read at once."""
-    return padded_dim if padded_dim <= 256 else 128
+    return padded_dim if padded_dim <= MOST_CHANNELS else LONG_BLOCK
 
 
 def _aligned(size: int) -> int:

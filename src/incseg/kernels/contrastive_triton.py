@@ -16,7 +16,7 @@ Sums have a fixed order and there are no atomics: equal inputs give equal bits.
 
 # Triton's language is untyped, its compile-time parameters are upper case and its kernels take many buffers:
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc"
-# ruff: noqa: N803, PLR0917
+# ruff: noqa: N803
 
 import math
 
@@ -237,7 +237,7 @@ def _positive_column(t, first, tiles, contrast_first, padded_n, COLUMNS: tl.cons
 
 @triton.jit(do_not_specialize=["padded_n"])
 def log_sums(
-    unit, residual, labels, bounds, counts, sums, tops, padded_n, splits,
+    unit, residual, labels, bounds, counts, sums, padded_n, splits,
     DIM: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     RUNNING_MAX: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
@@ -273,18 +273,18 @@ def log_sums(
             total += tl.sum(tl.where(negative, tl.exp2(s), 0.0), axis=1)
     tl.store(sums + share * padded_n + rows, total)
     if RUNNING_MAX:
-        tl.store(tops + share * padded_n + rows, top)
+        tl.store(sums + (splits + share) * padded_n + rows, top)
 
 
 @triton.jit
-def _combined_log(sums, tops, rows, padded_n, splits, ROWS: tl.constexpr, RUNNING_MAX: tl.constexpr):
+def _combined_log(sums, rows, padded_n, splits, ROWS: tl.constexpr, RUNNING_MAX: tl.constexpr):
     """L_a·log₂e from the shares of ``log_sums``, added in a fixed order; −∞ without a negative."""
     total = tl.zeros((ROWS,), tl.float32)
     top = tl.full((ROWS,), -1e30 if RUNNING_MAX else 0.0, tl.float32)
     for share in range(splits):
         part = tl.load(sums + share * padded_n + rows)
         if RUNNING_MAX:
-            part_top = tl.load(tops + share * padded_n + rows)
+            part_top = tl.load(sums + (splits + share) * padded_n + rows)
             higher = tl.maximum(top, part_top)
             total = total * tl.exp2(top - higher) + part * tl.exp2(part_top - higher)
             top = higher
@@ -302,7 +302,7 @@ def _sigmoid2(gap):
 
 @triton.jit(do_not_specialize=["padded_n", "padded_total"])
 def positives(
-    unit, residual, labels, probs, bounds, counts, sums, tops, anchor_count, stats,
+    unit, residual, labels, probs, bounds, counts, sums, anchor_count, stats,
     padded_n, padded_total, splits, highest,
     DIM: tl.constexpr, WIDTH: tl.constexpr, CLASSES: tl.constexpr, CLASS_BLOCK: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -321,7 +321,7 @@ def positives(
     in_class -= tl.load(bounds + 2 * padded_n + rows, mask=valid, other=0)
     counted = valid & (in_class > 1) & (anchors_here + tl.load(counts + 1) > in_class)
     # Without a negative any finite L will do, its weight is 0; the highest possible one keeps exp(s − L) finite.
-    log = tl.where(counted, _combined_log(sums, tops, rows, padded_n, splits, ROWS, RUNNING_MAX), highest)
+    log = tl.where(counted, _combined_log(sums, rows, padded_n, splits, ROWS, RUNNING_MAX), highest)
 
     weights = tl.zeros((ROWS,), tl.float32)
     losses = tl.zeros((ROWS,), tl.float32)

@@ -22,7 +22,7 @@ from incseg.kernels.contrastive_sets import ContrastSets, ContrastSettings
 from incseg.losses.contrastive_eager import unit_vectors
 
 # Similarities per block: on a CPU a few blocks fit its cache, a GPU wants enough work per launch.
-BLOCK_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 24}
+BLOCK_ELEMENTS = {"cpu": 1 << 21, "cuda": 1 << 24}
 # Stands for −∞ where 0 · −∞ may not become NaN.
 FLOOR = -1e30
 
@@ -131,7 +131,7 @@ def _prepare(sets: ContrastSets) -> _Prepared:
 
 def _blocks(prepared: _Prepared, settings: ContrastSettings) -> Iterator[_Block]:
     n, total = len(prepared.rows), len(prepared.columns)
-    size = max(16, BLOCK_ELEMENTS.get(prepared.rows.device.type, 1 << 20) // total)
+    size = max(16, BLOCK_ELEMENTS.get(prepared.rows.device.type, 1 << 21) // total)
     for start in range(0, n, size):
         span = slice(start, min(start + size, n))
         similarity = torch.addmm(

@@ -1,0 +1,1 @@
+"""Measurements that anyone can repeat: each command writes a dated table and plot that name the hardware."""
