@@ -136,13 +136,18 @@ def load_recipe(recipe: str, overrides: Layer | None = None) -> RunConfig:
     any of the settings of :class:`RunConfig`. Layers, later ones winning: the defaults here, the dataset's
     ``recipes/DATASET/defaults.yaml``, the published recipe of the protocol, the given file, the overrides.
     """
-    own, protocol = _read_recipe(recipe)
-    overrides = overrides or {}
-    protocol = str(Protocol.parse(str(overrides.get("protocol", protocol))))
-    dataset = protocol.split("/")[0]
-    published = merge(_published(f"{dataset}/defaults"), _published(protocol))
-    asked = merge(_gather_method_settings(own), _gather_method_settings(overrides))
-    method = str(asked.get("method", published.get("method", RunConfig.model_fields["method"].default)))
+    overrides = _gather_method_settings(overrides or {})
+    own = _gather_method_settings(_read_yaml(Path(recipe))) if recipe.endswith((".yaml", ".yml")) else {}
+    named = _published(recipe) if not own else {}
+    protocol = overrides.get("protocol") or own.get("protocol") or named.get("protocol") or recipe
+    if own and protocol == recipe:
+        raise InputError(f"{recipe} names no protocol: add a line such as 'protocol: voc/15-5/overlapped'.")
+    protocol = str(Protocol.parse(str(protocol)))
+    published: dict[str, Any] = {}
+    for layer in (_published(f"{protocol.split('/')[0]}/defaults"), _published(protocol), named):
+        published = merge(published, layer)
+    asked = merge(own, overrides)
+    method = str(asked.get("method") or published.get("method") or RunConfig.model_fields["method"].default)
     # A published recipe knows settings for methods that this run may not use; what a person wrote must all be used.
     useful = {name: values for name, values in published.get("settings", {}).items() if name in method.split("+")}
     return validate(merge({**published, "settings": useful}, {**asked, "protocol": protocol}))
@@ -206,21 +211,6 @@ def to_yaml(config: RunConfig) -> str:
 def from_yaml(path: Path) -> RunConfig:
     """Read a run's ``config.yaml``."""
     return validate(_read_yaml(path))
-
-
-def _read_recipe(recipe: str) -> tuple[Layer, str]:
-    """A recipe's own layer and its protocol."""
-    path = Path(recipe)
-    if path.suffix in (".yaml", ".yml"):
-        layer = _read_yaml(path)
-    elif recipe in recipe_names():
-        layer = _published(recipe)
-    else:
-        return {}, recipe
-    protocol = layer.get("protocol", recipe)
-    if path.suffix in (".yaml", ".yml") and "protocol" not in layer:
-        raise InputError(f"{path} names no protocol: add a line such as 'protocol: voc/15-5/overlapped'.")
-    return layer, str(protocol)
 
 
 def _published(name: str) -> dict[str, Any]:

@@ -85,7 +85,14 @@ def training_loader(
     images: TrainingImages, addresses: BatchAddresses, workers: int, pin_memory: bool
 ) -> DataLoader[Batch]:
     """The stream of batches from ``addresses.start`` to the end of the step."""
-    return DataLoader(images, batch_sampler=addresses, num_workers=workers, collate_fn=stack, pin_memory=pin_memory)
+    return DataLoader(
+        images,
+        batch_sampler=addresses,
+        num_workers=workers,
+        collate_fn=stack,
+        pin_memory=pin_memory,
+        generator=torch.Generator(),
+    )
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import platformdirs
 
 from incseg.data.source import Split
 from incseg.errors import InputError
+from incseg.files import replacing
 from incseg.protocol import IGNORE
 
 Progress = Callable[[int, int], None]
@@ -31,8 +33,11 @@ def class_presence(
         found = [frozenset(ids) for ids in json.loads(cached.read_text())]
     else:
         found = _scan(split, progress)
-        if cached is not None:
-            _write_whole(cached, json.dumps([sorted(ids) for ids in found]))
+        # A cache that cannot be written is no reason to stop.
+        with suppress(OSError):
+            if cached is not None:
+                with replacing(cached) as temporary:
+                    temporary.write_text(json.dumps([sorted(ids) for ids in found]))
     for index, ids in enumerate(found):
         unknown = sorted(ids - set(range(len(classes))))
         if unknown:
@@ -68,14 +73,3 @@ def _cache_file(split: Split, cache: Path | None) -> Path | None:
         return None
     folder = cache if cache is not None else Path(platformdirs.user_cache_dir("incseg"))
     return folder / "scans" / f"{hashlib.sha256(fingerprint.encode()).hexdigest()[:32]}.json"
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """A reader beside us sees the whole file or none; a cache that cannot be written is no reason to stop."""
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text)
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)

@@ -13,6 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from incseg.files import replacing
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -56,9 +58,8 @@ class RunFolder:
 
     def save_progress(self, progress: Progress) -> None:
         """Replace the checkpoint, whole or not at all."""
-        temporary = self.path / "checkpoint.tmp"
-        torch.save(vars(progress), temporary)
-        temporary.replace(self._checkpoint)
+        with replacing(self._checkpoint) as temporary:
+            torch.save(vars(progress), temporary)
 
     def load_progress(self, step: int) -> Progress | None:
         """The checkpoint of that step, if there is one."""
@@ -89,6 +90,6 @@ class RunFolder:
 
 def write_json(path: Path, value: object) -> None:
     """Write a whole file or none. Not-a-number, which JSON lacks, must have been replaced by None before."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
+    with replacing(path) as temporary:
+        temporary.write_text(f"{text}\n", encoding="utf-8")

@@ -6,7 +6,7 @@ Nothing of size N×M is stored and nothing waits for the device; memory is linea
 import math
 import os
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,23 +28,27 @@ class Arrangement(NamedTuple):
 
     order: Tensor  # (n + m,) int64, position in the sorted rows -> row of [anchors, contrast]
     unit: Tensor  # (total, D') float16, unit rows times √(log₂e/τ)
-    residual: Tensor  # (total, D') float16, what rounding took from ``unit``; empty unless precise
-    inverse_length: Tensor  # (total,) float32
-    labels: Tensor  # (total,) int32, −1 outside the set
+    residual: Tensor  # (total, D') float16, what rounding took from ``unit``; ``unit`` itself unless precise
     probs: Tensor  # (total, C') float32
-    bounds: Tensor  # (4, padded n) int32, start and end of the anchor's class among anchors and among contrast
-    counts: Tensor  # (2,) int32, valid anchors and valid contrast rows
+    # int32: labels (total), −1 outside the set; start and end of the anchor's class among anchors and among contrast
+    # (4 × padded n); valid anchors and valid contrast rows (2)
+    table: Tensor
 
     @property
     def padded_n(self) -> int:
         """Anchors with padding: where the contrast rows start."""
-        return self.bounds.shape[1]
+        return (self.table.shape[0] - self.unit.shape[0] - 2) // 4
+
+    @property
+    def precise(self) -> bool:
+        """Whether products keep float32's accuracy."""
+        return self.residual.data_ptr() != self.unit.data_ptr()
 
     @property
     def shape(self) -> dict[str, int | bool]:
         """Compile-time sizes every tile kernel takes."""
         dim = self.unit.shape[1]
-        return {"DIM": dim, "WIDTH": channel_block(dim), "PRECISE": len(self.residual) > 0}
+        return {"DIM": dim, "WIDTH": channel_block(dim), "PRECISE": self.precise}
 
     @property
     def classes(self) -> dict[str, int]:
@@ -103,14 +107,13 @@ def forward(
     splits = splits_for(blocks, device)
     running_max = needs_running_max(settings)
     sums = torch.empty(2 * splits if running_max else splits, padded_n, device=device)
-    stats = torch.zeros(5, total, device=device)
+    stats = torch.zeros(6, total, device=device)
     kernels.log_sums[(blocks, splits)](
-        rows.unit, rows.residual, rows.labels, rows.bounds, rows.counts, sums, padded_n, splits,
+        rows.unit, rows.residual, rows.table, sums, padded_n, total, splits,
         **rows.shape, RUNNING_MAX=running_max, **tiles.log_sums.launch(),
     )  # fmt: skip
     kernels.positives[(padded_n // tiles.positives.rows,)](
-        rows.unit, rows.residual, rows.labels, rows.probs, rows.bounds, rows.counts, sums,
-        rows.counts if anchor_count is None else anchor_count, stats,
+        rows.unit, rows.residual, rows.probs, rows.table, sums, anchor_count, stats,
         padded_n, total, splits, LOG2E / settings.temperature,
         **rows.shape, **rows.classes, PAIR=settings.pair, RUNNING_MAX=running_max, **tiles.positives.launch(),
     )  # fmt: skip
@@ -136,18 +139,15 @@ def backward(
     """Gradient for the (n, D) anchors; ``contrast_stats`` (3, m'): of the first contrast rows, anchors elsewhere."""
     rows, stats = Arrangement(*state[:-1]), state[-1]
     if contrast_stats is not None:
-        stats, upstream = (
-            _with_contrast(rows, stats, contrast_stats, upstream, len(sets.anchors)),
-            torch.ones_like(upstream),
-        )
+        stats = _with_contrast(rows, stats, contrast_stats, upstream, len(sets.anchors))
+        upstream = torch.ones_like(upstream)
     device, padded_n, (total, dim) = rows.unit.device, rows.padded_n, rows.unit.shape
     tiling = tilings(rows).gradient
     blocks, channel_blocks = padded_n // tiling.rows, dim // channel_block(dim)
     splits = splits_for(blocks * channel_blocks, device)
-    largest = torch.linalg.vector_norm(stats[2], ord=torch.inf)
     partial = torch.empty(splits, padded_n, dim, device=device)
     kernels.gradient[(blocks, splits, channel_blocks)](
-        rows.unit, rows.residual, rows.labels, rows.probs, rows.bounds, rows.counts, stats, largest, partial,
+        rows.unit, rows.residual, rows.probs, rows.table, stats, partial,
         padded_n, total, splits,
         **rows.shape, **rows.classes, PAIR=settings.pair, DETACH=settings.detach_contrast,
         RUNNING_MAX=needs_running_max(settings), **tiling.launch(),
@@ -157,8 +157,8 @@ def backward(
     # 1/τ from the similarity, and one factor √(log₂e/τ) too many in the stored rows.
     factor = 1 / settings.temperature / math.sqrt(LOG2E / settings.temperature)
     kernels.finish[(-(-len(anchors) // ROWS_AT_ONCE),)](
-        anchors, rows.order, rows.inverse_length, rows.labels, partial, largest, upstream, gradient,
-        len(anchors), padded_n, splits, anchors.shape[1], factor, anchors.stride(),
+        anchors, rows.order, rows.table, stats, partial, upstream, gradient,
+        len(anchors), padded_n, total, splits, anchors.shape[1], factor, anchors.stride(),
         PADDED_DIM=dim, ROWS=ROWS_AT_ONCE, WIDTH=channel_block(dim), num_warps=4,
     )  # fmt: skip
     return gradient
@@ -176,7 +176,7 @@ def arrange(sets: ContrastSets, settings: ContrastSettings) -> Arrangement:
     out = _empty_arrangement(order, padded_n, total, dim=padded(dim), classes=classes, precise=is_precise(sets))
     kernels.arrange[(len(out.unit) // ROWS_AT_ONCE,)](
         sets.anchors, sets.contrast, anchor_probs, contrast_probs, keys, *out,
-        n, m, out.padded_n, (n + m).bit_length(), dim, classes, math.sqrt(LOG2E / settings.temperature),
+        padded_n, total, n, m, (n + m).bit_length(), dim, classes, math.sqrt(LOG2E / settings.temperature),
         sets.anchors.stride(), sets.contrast.stride(), anchor_probs.stride(), contrast_probs.stride(),
         PADDED_DIM=out.unit.shape[1], PADDED_CLASSES=out.probs.shape[1], ROWS=ROWS_AT_ONCE, WIDTH=out.shape["WIDTH"],
         PRECISE=out.shape["PRECISE"], num_warps=4,
@@ -187,19 +187,12 @@ def arrange(sets: ContrastSets, settings: ContrastSettings) -> Arrangement:
 def _empty_arrangement(
     order: Tensor, padded_n: int, total: int, *, dim: int, classes: int, precise: bool
 ) -> Arrangement:
-    half: Any = {"dtype": torch.float16, "device": order.device}
-    single: Any = {"dtype": torch.float32, "device": order.device}
-    integer: Any = {"dtype": torch.int32, "device": order.device}
-    return Arrangement(
-        order=order,
-        unit=torch.empty(total, dim, **half),
-        residual=torch.empty(total if precise else 0, dim, **half),
-        inverse_length=torch.empty(total, **single),
-        labels=torch.empty(total, **integer),
-        probs=torch.empty(total, -(-classes // CLASS_BLOCK) * CLASS_BLOCK, **single),
-        bounds=torch.empty(4, padded_n, **integer),
-        counts=torch.empty(2, **integer),
-    )
+    device = order.device
+    unit = torch.empty(total, dim, dtype=torch.float16, device=device)
+    residual = torch.empty_like(unit) if precise else unit
+    probs = torch.empty(total, -(-classes // CLASS_BLOCK) * CLASS_BLOCK, device=device)
+    table = torch.empty(total + 4 * padded_n + 2, dtype=torch.int32, device=device)
+    return Arrangement(order, unit, residual, probs, table)
 
 
 def _sort_keys(anchor_labels: Tensor, contrast_labels: Tensor) -> Tensor:
@@ -218,6 +211,7 @@ def _with_contrast(rows: Arrangement, stats: Tensor, contrast_stats: Tensor, ups
     stats = torch.cat([stats[:1], stats[1:] * upstream])
     stats[:3, rows.padded_n : rows.padded_n + len(order)] = found
     stats[3, rows.padded_n : rows.padded_n + len(order)] = found[2] * torch.exp2(-found[0])
+    stats[5, 0] = torch.linalg.vector_norm(stats[2], ord=torch.inf)
     return stats
 
 
@@ -237,7 +231,7 @@ def tilings(rows: Arrangement) -> Tilings:
     """Tile shapes that fit the device's shared memory."""
     table = TILINGS if rows.unit.shape[1] <= MOST_CHANNELS else LONG_TILINGS
     _, shared = _device_limits(rows.unit.device)
-    return table[shared >= LARGE_SHARED_MEMORY, rows.residual.shape[0] > 0]
+    return table[shared >= LARGE_SHARED_MEMORY, rows.precise]
 
 
 @cache

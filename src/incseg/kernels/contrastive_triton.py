@@ -18,30 +18,50 @@ Sums have a fixed order and there are no atomics: equal inputs give equal bits.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc"
 # ruff: noqa: N803
 
-import math
-
 import triton
 import triton.language as tl
 
-_NO_CLASS = tl.constexpr(1 << 29)  # sorts rows outside the set behind all classes
-_CONTRAST = tl.constexpr(1 << 30)  # sorts the rest of the contrast set behind the anchors
-_LN2 = tl.constexpr(math.log(2.0))
-_HALF_MAX = tl.constexpr(16384.0)  # the largest single weight after scaling: two of them stay inside float16
+# Constants are local to the functions, because Triton compares the global ones at every launch, on the host.
 
-# Rows of the statistics, one column per arranged row.
-_LOG, _A, _B, _SHIFTED, _LOSS = (tl.constexpr(i) for i in range(5))
+
+@triton.jit
+def _keys():
+    """What sorts rows outside the set behind all classes, and the contrast rows behind the anchors."""
+    NO_CLASS: tl.constexpr = 1 << 29  # noqa: N806
+    CONTRAST: tl.constexpr = 1 << 30  # noqa: N806
+    return NO_CLASS, CONTRAST
+
+
+@triton.jit
+def _statistics(stats, padded_total):
+    """Rows of the statistics, one number per arranged row: L, A, B, B exp(−L) and the anchor's loss; then max B."""
+    return (
+        stats,
+        stats + padded_total,
+        stats + 2 * padded_total,
+        stats + 3 * padded_total,
+        stats + 4 * padded_total,
+        stats + 5 * padded_total,
+    )
+
+
+@triton.jit
+def _table(table, padded_n, padded_total):
+    """Parts of the int32 table: labels, bounds of the anchors' classes (4 × padded n), counts of valid rows (2)."""
+    return table, table + padded_total, table + padded_total + 4 * padded_n
 
 
 @triton.jit(do_not_specialize=["n", "m"])
 def sort_keys(anchor_labels, contrast_labels, keys, n, m, anchor_stride, contrast_stride, BLOCK: tl.constexpr):
     """Write one int32 per row that sorts anchors before contrast, classes ascending, rows outside the set last."""
+    NO_CLASS, CONTRAST = _keys()  # noqa: N806
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     is_anchor = i < n
     is_contrast = (i >= n) & (i < n + m)
     anchor = tl.load(anchor_labels + i.to(tl.int64) * anchor_stride, mask=is_anchor, other=0).to(tl.int32)
     contrast = tl.load(contrast_labels + (i - n).to(tl.int64) * contrast_stride, mask=is_contrast, other=0)
     label = anchor + contrast.to(tl.int32)
-    key = tl.where(label < 0, _NO_CLASS, label) + tl.where(is_anchor, 0, _CONTRAST)
+    key = tl.where(label < 0, NO_CLASS, label) + tl.where(is_anchor, 0, CONTRAST)
     tl.store(keys + i, key, mask=i < n + m)
 
 
@@ -70,16 +90,18 @@ def _load_either(
     return x + tl.load(second, mask=is_contrast[:, None] & inside[None, :], other=0).to(tl.float32)
 
 
-@triton.jit(do_not_specialize=["n", "m", "padded_n", "steps"])
+@triton.jit(do_not_specialize=["n", "m", "padded_n", "padded_total", "steps"])
 def arrange(
     anchors, contrast, anchor_probs, contrast_probs, keys, order,
-    unit, residual, inverse_length, labels, probs, bounds, counts,
-    n, m, padded_n, steps, dim, classes, root_scale,
+    unit, residual, probs, table, padded_n, padded_total,
+    n, m, steps, dim, classes, root_scale,
     anchor_strides, contrast_strides, anchor_prob_strides, contrast_prob_strides,
     PADDED_DIM: tl.constexpr, PADDED_CLASSES: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
     PRECISE: tl.constexpr,
 ):  # fmt: skip
     """Gather rows in sorted order: unit vectors times √(log₂e/τ), labels (−1: outside), probabilities, class bounds."""
+    NO_CLASS, CONTRAST = _keys()  # noqa: N806
+    labels, bounds, counts = _table(table, padded_n, padded_total)
     position = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     is_anchor = position < n
     index = position - padded_n
@@ -87,8 +109,8 @@ def arrange(
     sorted_at = tl.where(is_anchor, position, n + index)
     exists = is_anchor | is_contrast
     source = tl.load(order + sorted_at, mask=exists, other=0)
-    class_id = tl.load(keys + sorted_at, mask=exists, other=_NO_CLASS) & (_CONTRAST - 1)
-    tl.store(labels + position, tl.where(class_id == _NO_CLASS, -1, class_id))
+    class_id = tl.load(keys + sorted_at, mask=exists, other=NO_CLASS) & (CONTRAST - 1)
+    tl.store(labels + position, tl.where(class_id == NO_CLASS, -1, class_id))
 
     squares = tl.zeros((ROWS,), tl.float32)
     for start in range(0, PADDED_DIM, WIDTH):
@@ -98,7 +120,6 @@ def arrange(
         )
         squares += tl.sum(x * x, axis=1)
     inverse = tl.where(squares > 0, 1.0 / tl.sqrt(tl.where(squares > 0, squares, 1.0)), 0.0)
-    tl.store(inverse_length + position, inverse)
     for start in range(0, PADDED_DIM, WIDTH):
         d = start + tl.arange(0, WIDTH)
         x = _load_either(
@@ -121,12 +142,12 @@ def arrange(
     length = n + m
     if tl.program_id(0) * ROWS < n:
         for which in tl.static_range(4):
-            target = class_id + (which % 2) + (which // 2) * _CONTRAST
+            target = class_id + (which % 2) + (which // 2) * CONTRAST
             bound = _lower_bound(keys, length, target, steps) - (which // 2) * n
             tl.store(bounds + which * padded_n + position, bound, mask=is_anchor)
     if tl.program_id(0) == 0:
         segment = tl.arange(0, 2)
-        ends = _lower_bound(keys, length, _NO_CLASS + segment * _CONTRAST, steps)
+        ends = _lower_bound(keys, length, NO_CLASS + segment * CONTRAST, steps)
         tl.store(counts + segment, ends - segment * n)
 
 
@@ -235,13 +256,14 @@ def _positive_column(t, first, tiles, contrast_first, padded_n, COLUMNS: tl.cons
     return tl.where(t < tiles, (first + t) * COLUMNS, padded_n + (contrast_first + t - tiles) * COLUMNS)
 
 
-@triton.jit(do_not_specialize=["padded_n"])
+@triton.jit(do_not_specialize=["padded_n", "padded_total"])
 def log_sums(
-    unit, residual, labels, bounds, counts, sums, padded_n, splits,
+    unit, residual, table, sums, padded_n, padded_total, splits,
     DIM: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     RUNNING_MAX: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
     """Σ_j exp2(s_aj − top_a) over this program's share of the negatives of a block of anchors (eq. 8)."""
+    labels, bounds, counts = _table(table, padded_n, padded_total)
     row0 = tl.program_id(0) * ROWS
     if row0 >= tl.load(counts):
         return
@@ -302,13 +324,14 @@ def _sigmoid2(gap):
 
 @triton.jit(do_not_specialize=["padded_n", "padded_total"])
 def positives(
-    unit, residual, labels, probs, bounds, counts, sums, anchor_count, stats,
+    unit, residual, probs, table, sums, anchor_count, stats,
     padded_n, padded_total, splits, highest,
     DIM: tl.constexpr, WIDTH: tl.constexpr, CLASSES: tl.constexpr, CLASS_BLOCK: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     PAIR: tl.constexpr, RUNNING_MAX: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
     """Finish L_a, then sum over the positives: the anchor's loss (eq. 7, 11) and its gradient weights A_a and B_a."""
+    labels, bounds, counts = _table(table, padded_n, padded_total)
     row0 = tl.program_id(0) * ROWS
     anchors_here = tl.load(counts)
     if row0 >= anchors_here:
@@ -347,14 +370,19 @@ def positives(
         else:
             losses += tl.sum(sigma * gap, axis=1)
             weights += tl.sum(sigma, axis=1)
-    share = 1.0 / (tl.maximum(in_class - 1, 1).to(tl.float32) * tl.maximum(tl.load(anchor_count), 1).to(tl.float32))
+    share = 1.0 / (
+        tl.maximum(in_class - 1, 1).to(tl.float32)
+        * tl.maximum(tl.load(anchor_count) if anchor_count is not None else anchors_here, 1).to(tl.float32)
+    )
     share = tl.where(counted, share, 0.0)
-    tl.store(stats + _LOG * padded_total + rows, log)
-    tl.store(stats + _A * padded_total + rows, share)
-    tl.store(stats + _B * padded_total + rows, share * weights)
+    logs, pulls, pushes, shifted, row_losses, largest = _statistics(stats, padded_total)
+    tl.store(logs + rows, log)
+    tl.store(pulls + rows, share)
+    tl.store(pushes + rows, share * weights)
     if not RUNNING_MAX:
-        tl.store(stats + _SHIFTED * padded_total + rows, share * weights * tl.exp2(-log))
-    tl.store(stats + _LOSS * padded_total + rows, share * losses * _LN2)
+        tl.store(shifted + rows, share * weights * tl.exp2(-log))
+    tl.store(row_losses + rows, share * losses * 0.6931471805599453)  # ln 2: from powers of two
+    tl.atomic_max(largest, tl.max(tl.abs(share * weights)))  # a maximum does not depend on the order
 
 
 @triton.jit
@@ -370,17 +398,18 @@ def _negative_weights(
     s, row_b, row_log, stats, padded_total, columns, scale, DETACH: tl.constexpr, RUNNING_MAX: tl.constexpr
 ):
     """B_a exp(s − L_a) + B_j exp(s − L_j); without a running maximum as (B_a exp(−L_a) + …) exp s."""
+    logs, _, pushes, shifted, _, _ = _statistics(stats, padded_total)
     if RUNNING_MAX:
         w = row_b[:, None] * tl.exp2(s - row_log[:, None])
         if not DETACH:
-            column_b = tl.load(stats + _B * padded_total + columns) * scale
-            column_log = tl.load(stats + _LOG * padded_total + columns)
+            column_b = tl.load(pushes + columns) * scale
+            column_log = tl.load(logs + columns)
             # s ≤ L_j for every negative; the bound is for columns without statistics, where B_j = L_j = 0.
             w += column_b[None, :] * tl.exp2(tl.minimum(s - column_log[None, :], 1.0))
     elif DETACH:
         w = row_b[:, None] * tl.exp2(s)
     else:
-        column_b = tl.load(stats + _SHIFTED * padded_total + columns) * scale
+        column_b = tl.load(shifted + columns) * scale
         w = (row_b[:, None] + column_b[None, :]) * tl.exp2(s)
     return w
 
@@ -388,11 +417,12 @@ def _negative_weights(
 @triton.jit
 def _positive_weights(s, row_a, row_log, stats, padded_total, columns, scale, DETACH: tl.constexpr, PAIR: tl.constexpr):
     """A_a + A_j; with PAIR each times the sigmoid(L − s) of its anchor."""
-    column_a = tl.load(stats + _A * padded_total + columns) * scale
+    logs, pulls, _, _, _, _ = _statistics(stats, padded_total)
+    column_a = tl.load(pulls + columns) * scale
     if PAIR:
         w = row_a[:, None] * _sigmoid2(row_log[:, None] - s)
         if not DETACH:
-            column_log = tl.load(stats + _LOG * padded_total + columns)
+            column_log = tl.load(logs + columns)
             w += column_a[None, :] * _sigmoid2(column_log[None, :] - s)
     else:
         w = row_a[:, None] + (column_a * (0.0 if DETACH else 1.0))[None, :]
@@ -401,13 +431,14 @@ def _positive_weights(s, row_a, row_log, stats, padded_total, columns, scale, DE
 
 @triton.jit(do_not_specialize=["padded_n", "padded_total"])
 def gradient(
-    unit, residual, labels, probs, bounds, counts, stats, largest, partial,
+    unit, residual, probs, table, stats, partial,
     padded_n, padded_total, splits,
     DIM: tl.constexpr, WIDTH: tl.constexpr, CLASSES: tl.constexpr, CLASS_BLOCK: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     PAIR: tl.constexpr, DETACH: tl.constexpr, RUNNING_MAX: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
     """Σ_j W_aj f_j over this program's share of the columns, for a block of anchors and a block of channels."""
+    labels, bounds, counts = _table(table, padded_n, padded_total)
     row0 = tl.program_id(0) * ROWS
     if row0 >= tl.load(counts):
         return
@@ -416,11 +447,12 @@ def gradient(
     rows = row0 + tl.arange(0, ROWS)
     row_labels = tl.load(labels + rows)
     # Weights become float16 for the second product: scaled so that the largest uses its range, undone in finish.
+    logs, pulls, pushes, shifted, _, largest = _statistics(stats, padded_total)
     top = tl.load(largest)
-    scale = tl.where(top > 0, _HALF_MAX / tl.where(top > 0, top, 1.0), 0.0)
-    row_log = tl.load(stats + _LOG * padded_total + rows)
-    row_a = tl.load(stats + _A * padded_total + rows) * scale
-    row_b = tl.load(stats + (_B if RUNNING_MAX else _SHIFTED) * padded_total + rows) * scale
+    scale = tl.where(top > 0, 16384.0 / tl.where(top > 0, top, 1.0), 0.0)  # two such weights stay inside float16
+    row_log = tl.load(logs + rows)
+    row_a = tl.load(pulls + rows) * scale
+    row_b = tl.load((pushes if RUNNING_MAX else shifted) + rows) * scale
     acc = tl.zeros((ROWS, WIDTH), tl.float32)
     q = _tile(unit, row0, 0, ROWS, WIDTH, DIM)
     q_low = _tile(residual, row0, 0, ROWS, WIDTH, DIM) if PRECISE else q
@@ -463,33 +495,38 @@ def gradient(
     tl.store(partial + at + tl.arange(0, ROWS)[:, None] * DIM + tl.arange(0, WIDTH)[None, :], acc)
 
 
-@triton.jit(do_not_specialize=["n", "padded_n"])
+@triton.jit(do_not_specialize=["n", "padded_n", "padded_total"])
 def finish(
-    anchors, order, inverse_length, labels, partial, largest, upstream, gradient,
-    n, padded_n, splits, dim, factor, strides,
+    anchors, order, table, stats, partial, upstream, gradient,
+    n, padded_n, padded_total, splits, dim, factor, strides,
     PADDED_DIM: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Backward of the normalisation: (g − (g·f) f)/|x|, scattered to the rows' own order; zero outside the set."""
     position = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     exists = position < n
     source = tl.load(order + position, mask=exists, other=0)
-    inside = exists & (tl.load(labels + position, mask=exists, other=-1) >= 0)
-    inverse = tl.load(inverse_length + position, mask=exists, other=0.0)
-    factor = factor * tl.load(largest) / _HALF_MAX * tl.load(upstream).to(tl.float32)
+    inside = exists & (tl.load(table + position, mask=exists, other=-1) >= 0)
+    factor = factor * tl.load(stats + 5 * padded_total) / 16384.0 * tl.load(upstream).to(tl.float32)
+    squares = tl.zeros((ROWS,), tl.float32)
     along = tl.zeros((ROWS,), tl.float32)
+    inverse = tl.zeros((ROWS,), tl.float32)
     for phase in tl.static_range(2):
+        if phase == 1:
+            inverse = tl.where(squares > 0, 1.0 / tl.sqrt(tl.where(squares > 0, squares, 1.0)), 0.0)
         for start in range(0, PADDED_DIM, WIDTH):
             d = start + tl.arange(0, WIDTH)
             mask = inside[:, None] & (d < dim)[None, :]
             x = tl.load(anchors + source[:, None] * strides[0] + d[None, :] * strides[1], mask=mask, other=0)
-            f = x.to(tl.float32) * inverse[:, None]
+            x = x.to(tl.float32)
             g = tl.zeros((ROWS, WIDTH), tl.float32)
             for share in range(splits):
                 at = (share * padded_n + position).to(tl.int64)[:, None] * PADDED_DIM + d[None, :]
                 g += tl.load(partial + at, mask=mask, other=0.0)
             if phase == 0:
-                along += tl.sum(f * g, axis=1)
+                squares += tl.sum(x * x, axis=1)
+                along += tl.sum(x * g, axis=1)
             else:
-                g = (g - along[:, None] * f) * (inverse * factor)[:, None]
+                # along is g·x: one 1/|x| for each x in (g·f) f.
+                g = (g - (along * inverse * inverse)[:, None] * x) * (inverse * factor)[:, None]
                 out = gradient + source[:, None] * dim + d[None, :]
                 tl.store(out, g.to(gradient.dtype.element_ty), mask=exists[:, None] & (d < dim)[None, :])

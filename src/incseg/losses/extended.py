@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-IGNORE = 255
+from incseg.protocol import IGNORE
 
 
 def extended_map(ground_truth: Tensor, teacher_probs: Tensor, *, num_classes: int) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from incseg.losses.extended import IGNORE
+from incseg.protocol import IGNORE
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from incseg.errors import InputError
+from incseg.files import replacing
 from incseg.models.segmenter import Architecture, Segmenter
 
 
@@ -20,10 +21,8 @@ def save_model(segmenter: Segmenter, classes: Sequence[str], path: Path) -> None
         "classes": list(classes),
     }
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in segmenter.state_dict().items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    save_file(state, temporary, metadata={"incseg": json.dumps(description)})
-    temporary.replace(path)
+    with replacing(path) as temporary:
+        save_file(state, temporary, metadata={"incseg": json.dumps(description)})
 
 
 def load_model(path: Path, device: torch.device | str = "cpu") -> tuple[Segmenter, tuple[str, ...]]:

@@ -1,0 +1,7 @@
+"""``python -m incseg``."""
+
+import sys
+
+from incseg.cli import main
+
+sys.exit(main())

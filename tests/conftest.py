@@ -1,0 +1,91 @@
+"""What several tests share: a small folder dataset, quick settings, and the real data where it is at hand."""
+
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from incseg.config import RunConfig, load_recipe
+from incseg.data.palette import index_image
+from incseg.data.shapes import CLASSES, draw
+
+SHARED = Path(__file__).parents[2] / "shared"
+TINY_CLASSES = CLASSES[:5]
+
+torch.set_num_threads(1)  # several test processes on few cores: more threads would only fight
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep what incseg caches for a user out of that user's cache."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
+def write_folder(root: Path, train: int, val: int, size: int = 64) -> Path:
+    """A folder dataset of drawn shapes with four foreground classes."""
+    for name in ("images", "masks"):
+        (root / name).mkdir(parents=True)
+    for index in range(train + val):
+        image, mask = draw(seed=1000 + index, size=size)
+        ids = mask.numpy().copy()
+        ids[(ids >= len(TINY_CLASSES)) & (ids != 255)] = 0
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(root / "images" / f"{index:03d}.png")
+        index_image(ids.astype(np.uint8)).save(root / "masks" / f"{index:03d}.png")
+    (root / "classes.txt").write_text("\n".join(TINY_CLASSES))
+    (root / "train.txt").write_text("\n".join(f"{i:03d}" for i in range(train)))
+    (root / "val.txt").write_text("\n".join(f"{i:03d}" for i in range(train, train + val)))
+    return root
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("tiny") / "data", train=24, val=8)
+
+
+@pytest.fixture
+def quick_config(tiny_folder: Path) -> Callable[..., RunConfig]:
+    """A configuration whose steps take about a second."""
+
+    def make(method: str = "ft", task: str = "2-2", **overrides: Any) -> RunConfig:
+        return load_recipe(
+            f"folder/{task}/overlapped",
+            {
+                "method": method,
+                "data": {"root": tiny_folder, "crop_size": 64, "workers": 0},
+                "model": {"encoder": "test_resnet", "decoder": "deeplabv3plus", "weights": "none",
+                          "decoder_options": {"decoder_channels": 16}},
+                "optim": {"epochs": 2, "batch_size": 4, "learning_rate": 0.05, "incremental_learning_rate": 0.02},
+                "engine": {"accelerator": "cpu", "log_every": 1, "pictures": 2},
+                **overrides,
+            },
+        )  # fmt: skip
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def voc_tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    archive = SHARED / "data" / "voc-tiny.zip"
+    if not archive.exists():
+        pytest.skip("the small VOC archive (shared/data/voc-tiny.zip) is not beside this checkout")
+    root = tmp_path_factory.mktemp("voc")
+    with zipfile.ZipFile(archive) as file:
+        file.extractall(root)
+    return root
+
+
+@pytest.fixture
+def shared_weights() -> Callable[[str], Path]:
+    def find(name: str) -> Path:
+        path = SHARED / "weights" / name
+        if not path.exists():
+            pytest.skip(f"the pretrained weights (shared/weights/{name}) are not beside this checkout")
+        return path
+
+    return find

@@ -1,0 +1,27 @@
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from incseg import config
+from incseg.engine.demo import METHODS, run_demo
+
+SOME = ("ft", "mib+ucd")
+
+
+def test_the_demo_runs_its_methods_from_one_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = config.load_recipe
+
+    def quick(recipe: str, overrides: config.Layer) -> config.RunConfig:
+        cheap = {"optim": {"epochs": 1, "batch_size": 64}, "engine": {"pictures": 1}}
+        return original(recipe, config.merge(overrides, cheap))
+
+    monkeypatch.setattr("incseg.engine.demo.load_recipe", quick)
+    assert set(SOME) < set(METHODS) == {"ft", "mib", "mib+ucd", "joint"}
+    folders = run_demo(tmp_path, seed=1, console=Console(quiet=True), methods=SOME)
+    assert [folder.name for folder in folders] == list(SOME)
+    first = {(folder / "step-0" / "model.safetensors").read_bytes() for folder in folders}
+    assert len(first) == 1
+    for folder in folders:
+        assert len(json.loads((folder / "result.json").read_text())["steps"]) == 3

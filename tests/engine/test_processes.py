@@ -1,0 +1,75 @@
+"""Real processes: killed with SIGKILL and run again, and two that train together."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+from conftest import write_folder
+
+from incseg.models.storage import load_model
+
+SMALL = [
+    "--model.encoder", "test_resnet", "--model.weights", "none", "--data.crop-size", "64", "--data.workers", "0",
+    "--engine.accelerator", "cpu", "--engine.pictures", "1", "--engine.log-every", "1",
+]  # fmt: skip
+
+
+def incseg(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "incseg", *map(str, arguments)]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(incseg(*arguments), env=environment(), capture_output=True, text=True, check=False)
+
+
+def test_killed_and_run_again_on_voc_it_ends_with_the_same_result(voc_tiny: Path, tmp_path: Path) -> None:
+    command = ["train", "voc/15-5/overlapped", "--method", "mib+ucd", "--data-root", voc_tiny, *SMALL,
+               "--optim.epochs", "2", "--optim.batch-size", "12", "--engine.checkpoint-every", "2"]  # fmt: skip
+    whole = run(*command, "--out", tmp_path / "whole")
+    assert whole.returncode == 0, whole.stderr
+    cut = tmp_path / "cut"
+    for wanted in (cut / "checkpoint.pt", cut / "step-0" / "scores.json"):
+        process = subprocess.Popen(
+            incseg(*command, "--out", cut), env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        deadline = time.monotonic() + 120
+        while not wanted.exists():
+            assert process.poll() is None, "the run ended before it could be killed"
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert not (cut / "step-1" / "scores.json").exists()
+    again = run(*command, "--out", cut)
+    assert again.returncode == 0, again.stderr
+    assert (cut / "result.json").read_bytes() == (tmp_path / "whole" / "result.json").read_bytes()
+    assert len(json.loads((cut / "result.json").read_text())["classes"]) == 21
+
+
+def test_two_processes_train_one_model_and_score_every_image_once(tmp_path: Path) -> None:
+    data = write_folder(tmp_path / "data", train=16, val=5)
+    command = ["train", "folder/2-2/overlapped", "--data-root", data, *SMALL, "--optim.epochs", "2",
+               "--optim.batch-size", "4"]  # fmt: skip
+    done = run(*command, "--method", "mib+ucd", "--engine.devices", "2", "--out", tmp_path / "two")
+    assert done.returncode == 0, done.stderr
+    alone = run(*command, "--method", "mib+ucd", "--out", tmp_path / "one")
+    assert alone.returncode == 0, alone.stderr
+    two, one = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("two", "one"))
+    for pair in zip(two["steps"], one["steps"], strict=True):
+        pixels = [torch.tensor(step["confusion"]).sum(1) for step in pair]
+        assert torch.equal(*pixels), "each validation pixel must be counted exactly once"
+    weights = [
+        torch.cat([p.flatten() for p in load_model(tmp_path / name / "step-0" / "model.safetensors")[0].parameters()])
+        for name in ("two", "one")
+    ]
+    # Not bit-equal: on CPU each process normalises its own half of the batch. But it is the same training.
+    assert torch.nn.functional.cosine_similarity(*weights, dim=0) > 0.99

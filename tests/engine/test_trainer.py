@@ -1,0 +1,174 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from incseg.config import RunConfig
+from incseg.engine.build import build, launch, train
+from incseg.engine.journal import Journal
+from incseg.engine.rescore import rescore
+from incseg.engine.trainer import Schedule, Trainer
+from incseg.errors import InputError, TrainingError
+from incseg.models.storage import load_model
+from incseg.protocol import steps
+
+MakeConfig = Callable[..., RunConfig]
+ALL = ["ft", "joint", "mib", "ucd", "mib+ucd"]
+
+
+def bytes_of(run: Path, step: int = 1) -> tuple[bytes, bytes]:
+    return (run / "result.json").read_bytes(), (run / f"step-{step}" / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_two_steps_leave_a_complete_run_folder(method: str, quick_config: MakeConfig, tmp_path: Path) -> None:
+    result = train(quick_config(method), tmp_path)
+    assert json.loads((tmp_path / "result.json").read_text()) == result
+    assert result["classes"] == ["background", "disc", "square", "triangle", "cross"]
+    assert [step["new_classes"] for step in result["steps"]] == [["disc", "square"], ["triangle", "cross"]]
+    for index in (0, 1):
+        _, classes = load_model(tmp_path / f"step-{index}" / "model.safetensors")
+        assert len(classes) == 3 + 2 * index
+        assert len(list((tmp_path / f"step-{index}" / "predictions").glob("*.prediction.png"))) == 2
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    expected = {"segmentation"} | ({"distillation"} if "mib" in method else set())
+    expected |= {"contrast"} if "ucd" in method else set()
+    for line in lines:
+        if line["step"] == "step 1":
+            assert expected | {"learning_rate", "step", "iteration", "epoch"} == set(line)
+    assert (tmp_path / "config.yaml").exists()
+    assert list((tmp_path / "tensorboard").iterdir())
+    assert not (tmp_path / "checkpoint.pt").exists()
+
+
+def test_a_seed_repeats_and_another_differs(quick_config: MakeConfig, tmp_path: Path) -> None:
+    for name, seed in (("one", 1), ("again", 1), ("two", 2)):
+        train(quick_config("mib", seed=seed), tmp_path / name)
+    assert bytes_of(tmp_path / "one") == bytes_of(tmp_path / "again")
+    assert bytes_of(tmp_path / "one")[1] != bytes_of(tmp_path / "two")[1]
+
+
+class Killed(BaseException):
+    pass
+
+
+def killed_at(step: str, iteration: int) -> Callable[..., None]:
+    original = Journal.log
+
+    def log(self: Journal, name: str, done: int, *rest: Any) -> None:
+        if (name, done) == (step, iteration):
+            raise Killed
+        original(self, name, done, *rest)
+
+    return log
+
+
+@pytest.mark.parametrize("method", ALL)
+@pytest.mark.parametrize(("step", "iteration"), [("step 0", 5), ("step 1", 2), ("step 1", 6)])
+def test_an_interrupted_run_ends_as_if_nothing_had_happened(
+    method: str,
+    step: str,
+    iteration: int,
+    quick_config: MakeConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = quick_config(method, engine={"accelerator": "cpu", "log_every": 1, "pictures": 1, "checkpoint_every": 3})
+    train(config, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "log", killed_at(step, iteration))
+        with pytest.raises(Killed):
+            train(config, tmp_path / "cut")
+    train(config, tmp_path / "cut")
+    assert bytes_of(tmp_path / "whole") == bytes_of(tmp_path / "cut")
+    assert (tmp_path / "whole" / "metrics.jsonl").read_text() == (tmp_path / "cut" / "metrics.jsonl").read_text()
+
+
+def test_a_finished_run_is_not_learnt_again(quick_config: MakeConfig, tmp_path: Path) -> None:
+    config = quick_config("ft")
+    train(config, tmp_path)
+    before = (tmp_path / "step-1" / "model.safetensors").stat().st_mtime_ns
+    train(config, tmp_path)
+    assert (tmp_path / "step-1" / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_another_runs_folder_is_refused(quick_config: MakeConfig, tmp_path: Path) -> None:
+    train(quick_config("ft", seed=1), tmp_path)
+    with pytest.raises(InputError, match="holds another run .seed is 1 there and 2 here"):
+        train(quick_config("ft", seed=2), tmp_path)
+
+
+def test_methods_share_a_first_step(quick_config: MakeConfig, tmp_path: Path) -> None:
+    train(quick_config("mib+ucd"), tmp_path / "own")
+    train(quick_config("ft"), tmp_path / "ft")
+    train(quick_config("mib+ucd"), tmp_path / "shared", first_step=tmp_path / "ft")
+    assert bytes_of(tmp_path / "own") == bytes_of(tmp_path / "shared")
+
+
+def test_a_first_step_of_another_kind_is_refused(quick_config: MakeConfig, tmp_path: Path) -> None:
+    train(quick_config("ft", task="offline"), tmp_path / "other")
+    with pytest.raises(InputError, match="'protocol' settings differ"):
+        train(quick_config("mib"), tmp_path / "run", first_step=tmp_path / "other")
+    with pytest.raises(InputError, match="not the folder of a run"):
+        train(quick_config("mib"), tmp_path / "run", first_step=tmp_path / "nowhere")
+
+
+def test_scoring_again_gives_the_same_scores(quick_config: MakeConfig, tmp_path: Path) -> None:
+    result = train(quick_config("mib"), tmp_path)
+    assert rescore(tmp_path) == result
+
+
+@pytest.fixture
+def trainer(quick_config: MakeConfig, tmp_path: Path) -> Trainer:
+    config = quick_config("mib")
+    return build(config, tmp_path / "run", launch(config))
+
+
+def test_the_teacher_is_the_frozen_student_of_the_step_before(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    begin = type(trainer.method).begin
+
+    def spy(self: Any, context: Any) -> None:
+        teacher = context.teacher
+        seen.append(None if teacher is None else {k: v.clone() for k, v in teacher.state_dict().items()})
+        assert teacher is None or (not teacher.training and not any(p.requires_grad for p in teacher.parameters()))
+        begin(self, context)
+
+    monkeypatch.setattr(type(trainer.method), "begin", spy)
+    trainer.run()
+    first, _ = load_model(trainer.folder.model(0))
+    assert seen[0] is None
+    assert seen[1] is not None
+    assert all(torch.equal(value, seen[1][name]) for name, value in first.state_dict().items())
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_with_a_sentence(quick_config: MakeConfig, tmp_path: Path) -> None:
+    config = quick_config("ft", optim={"epochs": 20, "batch_size": 4, "learning_rate": 1e12})
+    with pytest.raises(TrainingError, match=r"no longer finite at step 0, iteration \d+"):
+        train(config, tmp_path)
+
+
+def test_the_learning_rate_falls_as_a_power_from_a_start_per_step() -> None:
+    schedule = Schedule(30, 24, 0.01, 0.001, 0.9, 1e-4, 0.9, 512)
+    first, second = steps("2-2", 4)
+    assert schedule.learning_rate_at(first, 0) == 0.01
+    assert schedule.learning_rate_at(second, 0) == 0.001
+    assert schedule.learning_rate_at(first, 0.5) == pytest.approx(0.01 * 0.5**0.9)
+
+
+def test_too_small_a_batch_is_refused_before_anything_starts(quick_config: MakeConfig, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="at least two"):
+        train(quick_config("ft", optim={"batch_size": 1}), tmp_path / "run")
+    with pytest.raises(InputError, match="cannot be shared by 3"):
+        train(quick_config("ft", engine={"devices": 3}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_mixed_precision_trains(quick_config: MakeConfig, tmp_path: Path) -> None:
+    config = quick_config("mib+ucd", engine={"accelerator": "cpu", "precision": "bf16-mixed", "pictures": 0})
+    assert train(config, tmp_path)["steps"][1]["miou"]["all"] is not None

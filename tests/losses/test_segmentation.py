@@ -1,0 +1,84 @@
+import pytest
+import reference
+import torch
+from torch import Tensor
+
+from incseg.losses import cross_entropy, unbiased_cross_entropy
+
+
+def example(classes: int = 5, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(2, classes, 3, 4, dtype=torch.float64, generator=generator)
+    choices = torch.tensor([*range(classes), 255])
+    return logits, choices[torch.randint(0, classes + 1, (2, 3, 4), generator=generator)]
+
+
+def pixels(logits: Tensor) -> list[list[float]]:
+    rows: list[list[float]] = logits.movedim(1, -1).flatten(0, 2).tolist()
+    return rows
+
+
+def test_cross_entropy_equals_its_definition() -> None:
+    logits, labels = example()
+    assert float(cross_entropy(logits, labels)) == pytest.approx(
+        reference.cross_entropy(pixels(logits), labels.flatten().tolist()), rel=1e-12
+    )
+
+
+@pytest.mark.parametrize("old_classes", [1, 2, 4, 5])
+def test_unbiased_cross_entropy_equals_its_definition(old_classes: int) -> None:
+    logits, labels = example()
+    expected = reference.unbiased_cross_entropy(pixels(logits), labels.flatten().tolist(), old_classes)
+    assert float(unbiased_cross_entropy(logits, labels, old_classes=old_classes)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_law_without_old_classes_unbiased_is_plain() -> None:
+    logits, labels = example()
+    unbiased = unbiased_cross_entropy(logits, labels, old_classes=1)
+    torch.testing.assert_close(unbiased, cross_entropy(logits, labels), rtol=1e-12, atol=0)
+
+
+def test_gradients() -> None:
+    logits, labels = example()
+    logits.requires_grad_()
+    assert torch.autograd.gradcheck(lambda z: cross_entropy(z, labels), logits)
+    assert torch.autograd.gradcheck(lambda z: unbiased_cross_entropy(z, labels, old_classes=3), logits)
+
+
+@pytest.mark.parametrize("old_classes", [1, 3])
+def test_ignored_pixels_change_nothing(old_classes: int) -> None:
+    logits, labels = example()
+    changed = torch.where((labels == 255).unsqueeze(1), 100 * torch.randn_like(logits), logits)
+    for z in (logits, changed):
+        assert torch.equal(
+            unbiased_cross_entropy(z, labels, old_classes=old_classes),
+            unbiased_cross_entropy(logits, labels, old_classes=old_classes),
+        )
+
+
+@pytest.mark.parametrize("old_classes", [1, 3])
+def test_all_ignored_is_zero_with_zero_gradient(old_classes: int) -> None:
+    logits, labels = example()
+    logits.requires_grad_()
+    loss = unbiased_cross_entropy(logits, torch.full_like(labels, 255), old_classes=old_classes)
+    loss.backward()
+    assert loss.item() == 0
+    assert logits.grad is not None
+    assert logits.grad.abs().max() == 0
+
+
+def test_the_order_of_the_batch_does_not_matter_and_labels_stay_as_they_were() -> None:
+    logits, labels = example()
+    before = labels.clone()
+    forward = unbiased_cross_entropy(logits, labels, old_classes=3)
+    torch.testing.assert_close(forward, unbiased_cross_entropy(logits.flip(0), labels.flip(0), old_classes=3))
+    assert torch.equal(labels, before)
+
+
+def test_extreme_logits_stay_finite() -> None:
+    logits = torch.tensor([500.0, -500.0, 0.0]).view(1, 3, 1, 1).requires_grad_()
+    loss = unbiased_cross_entropy(logits, torch.tensor([[[2]]]), old_classes=2)
+    loss.backward()
+    assert loss.item() == pytest.approx(500)
+    assert logits.grad is not None
+    assert logits.grad.isfinite().all()

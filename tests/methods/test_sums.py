@@ -1,0 +1,187 @@
+"""Methods as sums of parts: who fills a slot, what is refused, what a part sees."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from incseg import methods
+from incseg.batch import Batch, Outputs, View
+from incseg.errors import InputError
+from incseg.methods import Distillation, Method, Part, Penalty, Segmentation
+from incseg.models import Architecture, Segmenter
+from incseg.protocol import Step, steps
+
+
+def names(method: Method) -> list[str]:
+    return [type(part).__name__ for part in method.parts]
+
+
+def view_of(step: Step, *, taught: bool = True) -> tuple[Batch, Outputs, Outputs | None]:
+    torch.manual_seed(0)
+    labels = torch.randint(0, 2, (2, 32, 32)) * step.new[0]
+    student = Outputs(torch.randn(2, step.num_classes, 2, 2, requires_grad=True), torch.randn(2, 8, 2, 2), [])
+    teacher = Outputs(torch.randn(2, step.old_classes, 2, 2), torch.randn(2, 8, 2, 2), []) if taught else None
+    return Batch(torch.zeros(2, 3, 32, 32, dtype=torch.uint8), labels), student, teacher
+
+
+def test_a_sum_reads_like_the_objective() -> None:
+    assert names((methods.mib() + methods.ucd()).resolved()) == names(methods.parse("mib+ucd"))
+    assert names(methods.parse("mib+ucd")) == [
+        "UnbiasedCrossEntropy", "UnbiasedDistillation", "BalancedInitialisation", "ContrastiveDistillation",
+    ]  # fmt: skip
+
+
+def test_ucd_alone_trains_on_the_extended_map_and_yields_to_any_other_loss() -> None:
+    assert names(methods.parse("ucd")) == ["ExtendedMapCrossEntropy", "ContrastiveDistillation"]
+    assert names(methods.parse("ft+ucd")) == ["CrossEntropy", "ContrastiveDistillation"]
+
+
+@pytest.mark.parametrize("text", ["ft+mib", "mib+ft", "ft+mib+ucd", "ucd+mib+ft"])
+def test_the_most_specialised_loss_wins_in_any_order(text: str) -> None:
+    method = methods.parse(text)
+    assert [n for n in names(method) if "CrossEntropy" in n] == ["UnbiasedCrossEntropy"]
+
+
+@dataclass
+class Rival(Distillation):
+    needs_teacher: ClassVar[bool] = True
+
+
+def test_two_rivals_for_a_slot_are_refused_with_both_names() -> None:
+    rival = Rival()
+    rival.origin = "rival"
+    with pytest.raises(InputError, match=r"'mib' and 'rival' .*UnbiasedDistillation and Rival") as caught:
+        (methods.mib() + Method("rival", (rival,))).resolved()
+    assert "\n" not in str(caught.value)
+
+
+def test_resolving_is_associative_because_it_happens_once() -> None:
+    a, b, c = methods.ft(), methods.ucd(), methods.mib()
+    assert names(((a + b) + c).resolved()) == names((a + (b + c)).resolved())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("mbi", "Did you mean 'mib'"),
+        ("mib+", "'' in 'mib\\+' is not a method"),
+        ("joint+ucd", "'joint' stands alone: it cannot be summed with 'ucd'"),
+        ("ucd+mib+joint", "'joint' stands alone"),
+        ("mib+mib", "named twice"),
+    ],
+)
+def test_sums_that_make_no_sense(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        methods.parse(text)
+
+
+def test_a_method_without_a_segmentation_loss_is_refused() -> None:
+    with pytest.raises(InputError, match="no segmentation loss"):
+        Method("odd", (Part(),)).resolved()
+
+
+def test_settings_reach_the_parts_and_are_checked() -> None:
+    contrast = methods.parse("ucd", {"ucd": {"temperature": "0.5", "uncertainty": False}}).parts[1]
+    assert isinstance(contrast, methods.ucd().parts[1].__class__)
+    assert (contrast.temperature, contrast.uncertainty) == (0.5, False)
+    with pytest.raises(InputError, match="no setting 'temprature' .* Did you mean 'temperature'"):
+        methods.parse("ucd", {"ucd": {"temprature": 1}})
+    with pytest.raises(InputError, match=r"ucd\.denominator cannot be 'all'"):
+        methods.parse("ucd", {"ucd": {"denominator": "all"}})
+    with pytest.raises(InputError, match="not part of the method"):
+        methods.parse("ft", {"ucd": {"temperature": 1}})
+
+
+def test_two_methods_do_not_share_memory() -> None:
+    first, second = methods.parse("mib"), methods.parse("mib")
+    first.parts[0].memory["x"] = torch.ones(1)
+    assert not second.parts[0].memory
+
+
+def test_memory_travels_by_the_name_of_its_part() -> None:
+    method = methods.parse("mib+ucd")
+    method.parts[0].memory["seen"] = torch.arange(3)
+    method.parts[3].memory["seen"] = torch.arange(4)
+    memory = method.memory()
+    assert set(memory) == {"UnbiasedCrossEntropy.seen", "ContrastiveDistillation.seen"}
+    other = methods.parse("mib+ucd")
+    other.load_memory(memory)
+    assert torch.equal(other.parts[3].memory["seen"], torch.arange(4))
+
+
+@pytest.mark.parametrize("text", ["ft", "mib", "ucd", "mib+ucd", "joint"])
+def test_at_step_0_every_method_is_plain_cross_entropy(text: str) -> None:
+    first = steps("2-2", 4)[0]
+    batch, student, teacher = view_of(first, taught=False)
+    method = methods.parse(text)
+    terms = method.losses(method.view(batch, student, teacher, first))
+    plain = methods.parse("ft")
+    expected = plain.losses(plain.view(batch, student, None, first))
+    assert set(terms) == {"segmentation"}
+    torch.testing.assert_close(terms["segmentation"], expected["segmentation"])
+
+
+def test_each_term_is_weighted_and_named() -> None:
+    second = steps("2-2", 4)[1]
+    batch, student, teacher = view_of(second)
+    light, heavy = (
+        methods.parse("mib+ucd"),
+        methods.parse("mib+ucd", {"mib": {"kd_weight": 20}, "ucd": {"weight": 0.05}}),
+    )
+    one, two = (m.losses(m.view(batch, student, teacher, second)) for m in (light, heavy))
+    assert set(one) == {"segmentation", "distillation", "contrast"}
+    torch.testing.assert_close(two["distillation"], 2 * one["distillation"])
+    torch.testing.assert_close(two["contrast"], 5 * one["contrast"])
+
+
+@dataclass
+class Recorder(Segmentation):
+    """Sees that relabelling reached it while the ground truth stayed."""
+
+    def relabel(self, view: View) -> Tensor:
+        return view.targets + 1
+
+    def losses(self, view: View) -> dict[str, Tensor]:
+        assert torch.equal(view.targets, view.labels + 1)
+        return {"segmentation": view.student.logits.sum()}
+
+
+def test_relabelling_makes_new_targets_and_leaves_the_ground_truth() -> None:
+    second = steps("2-2", 4)[1]
+    batch, student, teacher = view_of(second)
+    before = batch.labels.clone()
+    method = Method("recorder", (Recorder(),))
+    method.losses(method.view(batch, student, teacher, second))
+    assert torch.equal(batch.labels, before)
+
+
+@dataclass
+class Pull(Penalty):
+    weight: float = 2.0
+
+    def penalty(self, student: Segmenter) -> Tensor:
+        return self.weight * sum((p.square().sum() for p in student.parameters()), torch.zeros(()))
+
+
+def test_penalties_add_their_gradients_to_those_of_the_losses() -> None:
+    student = Segmenter(Architecture(encoder="test_resnet", decoder_options={"decoder_channels": 8}), [2])
+    for parameter in student.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    terms = Method("pull", (Pull(),)).add_penalty_gradients(student)
+    assert set(terms) == {"Pull"}
+    for parameter in student.parameters():
+        torch.testing.assert_close(parameter.grad, 1 + 4 * parameter.detach())
+
+
+def test_every_registered_method_says_what_it_is() -> None:
+    for entry in methods.describe_methods():
+        assert entry.summary
+        assert entry.paper
+        entry.build().resolved()
+    needs = {entry.name: entry.needs for entry in methods.describe_methods()}
+    assert needs["ft"] == []
+    assert needs["ucd"] == ["teacher"]
+    assert needs["joint"] == ["old data"]

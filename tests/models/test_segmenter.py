@@ -1,0 +1,62 @@
+import pytest
+import torch
+
+from incseg.errors import InputError
+from incseg.models import Architecture, Segmenter
+
+SMALL = {"encoder": "test_resnet", "decoder_options": {"decoder_channels": 16}}
+
+
+def images(height: int = 64, width: int = 96, batch: int = 2) -> torch.Tensor:
+    return torch.randint(0, 256, (batch, 3, height, width), dtype=torch.uint8)
+
+
+def test_the_papers_network_has_a_256_channel_embedding_at_stride_16() -> None:
+    segmenter = Segmenter(Architecture(encoder="resnet18"), [16, 5]).eval()
+    with torch.no_grad():
+        outputs = segmenter(images())
+    assert outputs.embedding.shape == (2, 256, 4, 6)
+    assert outputs.logits.shape == (2, 21, 4, 6)
+    assert [stage.shape[1] for stage in outputs.stages] == [64, 64, 128, 256, 512]
+    assert not [m for m in segmenter.modules() if isinstance(m, torch.nn.Dropout) and m.p > 0]
+
+
+@pytest.mark.parametrize("decoder", ["deeplabv3", "deeplabv3plus", "fpn", "unet", "upernet"])
+@pytest.mark.parametrize("encoder", ["resnet18", "test_resnet", "tf_efficientnet_lite0"])
+def test_any_decoder_on_any_encoder(decoder: str, encoder: str) -> None:
+    segmenter = Segmenter(Architecture(encoder=encoder, decoder=decoder), [3]).eval()
+    logits = segmenter.segment(images(64, 64, 1))
+    assert logits.shape == (1, 3, 64, 64)
+
+
+@pytest.mark.parametrize(("height", "width"), [(64, 64), (50, 75), (33, 97), (1, 1)])
+def test_images_of_any_size_are_segmented_at_that_size(height: int, width: int) -> None:
+    segmenter = Segmenter(Architecture(**SMALL), [3]).eval()
+    assert segmenter.segment(images(height, width, 1)).shape == (1, 3, height, width)
+
+
+def test_an_image_alone_and_in_a_batch_is_segmented_alike() -> None:
+    segmenter = Segmenter(Architecture(**SMALL), [3]).eval()
+    batch = images(40, 56, 3)
+    torch.testing.assert_close(segmenter.segment(batch)[1:2], segmenter.segment(batch[1:2]), rtol=1e-4, atol=1e-5)
+
+
+def test_normalisation_is_that_of_the_encoders_weights() -> None:
+    plain, lite = (Segmenter(Architecture(encoder=e), [2]) for e in ("resnet18", "tf_efficientnet_lite0"))
+    white = torch.full((1, 3, 1, 1), 255, dtype=torch.uint8)
+    assert plain.normalise(white).flatten().tolist() == pytest.approx([2.2489, 2.4286, 2.64], abs=1e-3)
+    assert lite.normalise(white).flatten().tolist() == pytest.approx([1, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"encoder": "resnet_18"}, "not an encoder"),
+        ({"decoder": "deeplabv4"}, "Did you mean 'deeplabv3'"),
+        ({"encoder": "test_resnet", "output_stride": 4}, "8 or 16, not 4"),
+        ({"encoder": "test_resnet", "decoder_options": {"colour": 1}}, "cannot be built"),
+    ],
+)
+def test_what_cannot_be_built_is_said(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Segmenter(Architecture.model_validate(changes), [2])

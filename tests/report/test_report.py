@@ -1,0 +1,120 @@
+import io
+import json
+import math
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from incseg.data.palette import index_image
+from incseg.errors import InputError
+from incseg.report import figures, tables
+from incseg.report.page import write_report
+from incseg.report.runs import Run
+
+
+def step_entry(index: int, new: list[str], iou: dict[str, float | None]) -> dict[str, Any]:
+    known = [v for k, v in iou.items() if v is not None and k != "background"]
+    miou = {"old": None, "new": None, "all": sum(known) / len(known), "all_with_background": 0.9, "harmonic": None}
+    return {"step": index, "new_classes": new, "training_images": 3, "miou": miou, "iou": iou, "confusion": []}
+
+
+def write_run(folder: Path, method: str = "ft", final: float | None = 0.25, seed: int = 1) -> Path:
+    first = {"background": 0.9, "<b>cat</b>": 0.5}
+    steps = [step_entry(0, ["<b>cat</b>"], first), step_entry(1, ["dog"], {**first, "<b>cat</b>": final, "dog": 0.75})]
+    result = {
+        "protocol": "folder/1-1/overlapped", "method": method, "seed": seed, "environment": {"torch": "2"},
+        "classes": ["background", "<b>cat</b>", "dog"], "steps": steps, "average_miou": 0.5,
+        "forgetting": {"mean": 0.25, "classes": {}},
+    }  # fmt: skip
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text(json.dumps(result))
+    for index in (0, 1):
+        pictures = folder / f"step-{index}" / "predictions"
+        pictures.mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(pictures / "a.image.jpg")
+        for kind in ("truth", "prediction"):
+            index_image(np.ones((8, 8), np.uint8)).save(pictures / f"a.{kind}.png")
+    return folder
+
+
+def test_the_summary_is_in_the_papers_layout(tmp_path: Path) -> None:
+    runs = [Run.read(write_run(tmp_path / name, name)) for name in ("ft", "mib")]
+    table = tables.summary(runs)
+    assert table.headers[:4] == ["method", "1", "2", "all"]
+    assert table.rows[0][:4] == ["ft", "25.0", "75.0", "50.0"]
+    assert [row[0] for row in table.rows] == ["ft", "mib"]
+
+
+def test_seeds_of_a_method_become_mean_and_deviation(tmp_path: Path) -> None:
+    runs = [Run.read(write_run(tmp_path / str(s), "ft", final=v, seed=s)) for s, v in ((1, 0.2), (2, 0.4))]
+    assert tables.summary(runs).rows[0][1] == "30.0 ± 14.1"
+
+
+def test_missing_values_are_dashes(tmp_path: Path) -> None:
+    run = Run.read(write_run(tmp_path / "run", final=None))
+    assert math.isnan(run.iou(-1, "<b>cat</b>"))
+    assert tables.per_class([run]).rows[1] == ["<b>cat</b>", "–"]
+
+
+def test_runs_of_different_protocols_are_not_compared(tmp_path: Path) -> None:
+    first, second = write_run(tmp_path / "a"), write_run(tmp_path / "b")
+    text = (second / "result.json").read_text().replace("1-1", "offline")
+    (second / "result.json").write_text(text)
+    with pytest.raises(InputError, match="cannot share a report"):
+        tables.summary([Run.read(first), Run.read(second)])
+
+
+def test_folders_without_a_result_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"holds no result\.json"):
+        Run.read(tmp_path)
+    (tmp_path / "result.json").write_text("{")
+    with pytest.raises(InputError, match="not a result of incseg"):
+        Run.read(tmp_path)
+
+
+class Reader(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.sources: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.sources += [value or "" for name, value in attrs if name in ("src", "href")]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_the_page_is_self_contained_and_escapes_names(tmp_path: Path) -> None:
+    folders = [write_run(tmp_path / name, name) for name in ("ft", "mib")]
+    write_report(folders, tmp_path / "out" / "report.html")
+    reader = Reader()
+    reader.feed((tmp_path / "out" / "report.html").read_text())
+    assert "b" not in reader.tags
+    assert "<b>cat</b>" in reader.text
+    assert reader.sources
+    assert all(source.startswith("data:image/png;base64,") for source in reader.sources)
+    assert "script" not in reader.tags
+    assert reader.tags.count("img") == 3  # the curves and one grid per step
+
+
+def test_a_run_without_pictures_still_has_a_report(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    for index in (0, 1):
+        for file in (run / f"step-{index}" / "predictions").iterdir():
+            file.unlink()
+    assert figures.predictions([Run.read(run)], 0) is None
+    write_report([run], tmp_path / "report.html")
+
+
+def test_tables_print_in_a_narrow_terminal(tmp_path: Path) -> None:
+    console = Console(width=70, file=io.StringIO(), record=True)
+    console.print(tables.summary([Run.read(write_run(tmp_path / "run"))]).for_terminal())
+    assert "25.0" in console.export_text()

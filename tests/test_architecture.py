@@ -1,0 +1,85 @@
+"""The architecture, checked: imports go one way, and nothing hides in a drawer without a name."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "incseg"
+
+# Who may import whom, besides themselves. Leaves are open to all.
+LEAVES = {"errors", "protocol", "batch", "seeding", "discover", "files", "__init__"}
+ALLOWED = {
+    "errors": set(),
+    "seeding": set(),
+    "discover": set(),
+    "files": set(),
+    "__init__": set(),
+    "protocol": set(),
+    "batch": set(),
+    "metrics": set(),
+    "config": set(),
+    "kernels": set(),
+    "losses": {"kernels"},
+    "models": set(),
+    "data": set(),
+    "methods": {"losses", "models"},
+    "engine": {"methods", "models", "data", "metrics", "config"},
+    "report": {"metrics", "data"},
+    "bench": {"losses", "kernels"},
+    "catalogue": {"config", "data", "methods", "report"},
+    "cli": {"config", "engine", "report", "catalogue", "bench"},
+}
+
+
+def package_of(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def imported_by(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            module = node.module or ""
+            found |= {f"{module}.{alias.name}" for alias in node.names} if module == "incseg" else {module}
+    return {package_of(name) for name in found if name.split(".")[0] == "incseg"}
+
+
+def test_imports_go_one_way() -> None:
+    wrong = []
+    for path in SOURCE.rglob("*.py"):
+        inside = path.relative_to(SOURCE)
+        package = inside.parts[0] if len(inside.parts) > 1 else inside.stem
+        for target in imported_by(path) - {package}:
+            if target not in ALLOWED[package] and target not in LEAVES:
+                wrong.append(f"{inside} imports incseg.{target}")
+    assert not wrong
+
+
+def test_the_rule_itself_allows_no_cycle() -> None:
+    order: list[str] = []
+    waiting = dict(ALLOWED)
+    while waiting:
+        free = [name for name, needs in waiting.items() if needs <= set(order)]
+        assert free, f"these import each other: {sorted(waiting)}"
+        order += free
+        for name in free:
+            del waiting[name]
+
+
+@pytest.mark.parametrize("name", ["utils", "helpers", "common", "misc"])
+def test_no_drawer_without_a_name(name: str) -> None:
+    assert not list(SOURCE.rglob(f"{name}.py"))
+
+
+def test_the_engine_names_no_method() -> None:
+    methods = {"ft", "joint", "mib", "ucd", "mib+ucd", "plop"}
+    for path in (SOURCE / "engine").glob("*.py"):
+        if path.name == "demo.py":  # the demonstration is a choice of methods
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            assert not (isinstance(node, ast.Constant) and node.value in methods), f"{path.name} names a method"

@@ -1,0 +1,125 @@
+from pathlib import Path
+
+import pytest
+from conftest import write_folder
+
+from incseg import cli
+
+QUICK = ["--model.encoder", "test_resnet", "--model.weights", "none", "--data.crop-size", "32", "--optim.epochs", "1",
+         "--optim.batch-size", "4", "--engine.accelerator", "cpu", "--data.workers", "0"]  # fmt: skip
+
+
+def run(*arguments: str | Path) -> int:
+    try:
+        return cli.main([str(argument) for argument in arguments])
+    except SystemExit as error:  # tyro ends --help and its own errors this way
+        return int(error.code or 0)
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in cli.COMMANDS)])
+def test_every_command_has_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*command, "--help") == 0
+    shown = capsys.readouterr().out
+    assert "usage: incseg" in shown
+    assert "settings the dotted" not in shown
+
+
+def test_without_arguments_it_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run() == 0
+    assert "demo" in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--version") == 0
+    assert capsys.readouterr().out.strip() == "0.1.0"
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ("methods", ["mib", "ucd", "--ucd.temperature 0.07", "joint"]),
+        ("protocols", ["voc", "shapes", "folder", "overlapped", "disjoint"]),
+        ("recipes", ["demo", "voc/15-5/overlapped"]),
+        ("settings", ["--optim.epochs", "--engine.devices", "--data.crop-size"]),
+    ],
+)
+def test_lists(
+    what: str, expected: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert run("list", what) == 0
+    shown = capsys.readouterr().out
+    for text in expected:
+        assert text in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "shapes/4-2", "--method", "mbi"], "Did you mean 'mib'?"),
+        (["train", "shapes/4-2", "--optim.epoch", "3"], "no setting 'optim.epoch'. Did you mean 'optim.epochs'?"),
+        (["train", "shapes/4-2", "--optm.epochs", "3"], "Did you mean 'optim'?"),
+        (["train", "shapes/4-2", "--optim.epochs"], "--optim.epochs needs a value"),
+        (["train", "shapes/4-2", "--optim.epochs=many"], "cannot be 'many'"),
+        (["train", "shapes/4-2", "--ucd.temperature", "hot"], "ucd.temperature cannot be 'hot'"),
+        (["train", "shapes/4-2", "--model.encoder", "resnet1"], "not an encoder"),
+        (["train", "shapes/4-2", "--model.weights", "nowhere.pth"], "no weights file nowhere.pth"),
+        (["train", "shapes/4-3"], "the task 4-3 does not fit the 8 classes of shapes"),
+        (["train", "shapes/4-2/joined"], "not a setting"),
+        (["train", "coco/4-2"], "not a dataset"),
+        (["train", "nothing"], "not a protocol"),
+        (["train", "missing.yaml"], "no file missing.yaml"),
+        (["train", "voc/15-5/overlapped"], "needs its folder: give --data-root DIR"),
+        (["train", "voc/15-5/overlapped", "--data-root", "/nowhere"], "/nowhere is not a folder"),
+        (["report"], "name at least one run"),
+        (["report", "/nowhere"], "holds no result.json"),
+        (["eval", "/nowhere"], "not the folder of a run"),
+        (["report", "x", "--optim.epochs", "3"], "only 'incseg train' takes settings"),
+    ],
+)
+def test_bad_input_gets_one_sentence_and_exit_code_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = ["--out", str(tmp_path / "run")] if arguments[0] == "train" else []
+    assert run(*arguments, *out) == 2
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert error.startswith("incseg: ")
+    assert "\n" not in error
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("arguments", [["trian"], ["list", "things"], ["train", "shapes/4-2", "--metod", "mib"]])
+def test_what_the_parser_refuses_also_exits_with_2(arguments: list[str]) -> None:
+    assert run(*arguments) == 2
+
+
+def test_an_interrupt_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("incseg.engine.build.train", interrupted)
+    assert run("train", "shapes/4-2") == 1
+    assert "run the same command again" in capsys.readouterr().err
+
+
+def test_a_folder_from_the_command_line_to_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_folder(tmp_path / "data", train=10, val=4, size=32)
+    for method in ("ft", "mib+ucd"):
+        assert (
+            run("train", "folder/2-2", "--data-root", data, "--method", method, "--out", tmp_path / method, *QUICK) == 0
+        )
+        assert (tmp_path / method / "report.html").exists()
+    assert "1-2: disc, square; 3-4: triangle, cross" in capsys.readouterr().out
+    assert run("report", tmp_path / "ft", tmp_path / "mib+ucd", "--out", tmp_path / "both.html") == 0
+    assert "mib+ucd" in (tmp_path / "both.html").read_text()
+    assert run("eval", tmp_path / "ft") == 0
+
+
+def test_settings_of_several_values_make_a_list(tmp_path: Path) -> None:
+    data = write_folder(tmp_path / "data", train=10, val=4, size=32)
+    order = ["cross", "triangle", "square", "disc"]
+    out = tmp_path / "run"
+    arguments = ["train", "folder/2-2", "--data-root", data, "--method", "ft", "--out", out, *QUICK]
+    assert run(*arguments, "--data.class-order", *order) == 0
+    assert '"background",\n  "cross"' in (out / "result.json").read_text()

@@ -1,0 +1,82 @@
+from pathlib import Path
+
+import pytest
+
+from incseg.config import from_yaml, load_recipe, recipe_names, setting_names, to_yaml
+from incseg.errors import InputError
+
+
+def test_the_defaults_are_the_papers_recipe_for_voc() -> None:
+    config = load_recipe("voc/15-5/overlapped")
+    assert (config.model.encoder, config.model.decoder, config.model.output_stride) == ("resnet101", "deeplabv3", 16)
+    assert (config.optim.epochs, config.optim.batch_size, config.data.crop_size) == (30, 24, 512)
+    assert (config.optim.learning_rate, config.optim.incremental_learning_rate) == (0.01, 0.001)
+    assert (config.optim.momentum, config.optim.weight_decay, config.optim.power) == (0.9, 1e-4, 0.9)
+
+
+def test_every_published_recipe_loads() -> None:
+    assert {"demo", "voc/15-5/overlapped", "voc/10-1/disjoint"} <= set(recipe_names())
+    for name in recipe_names():
+        config = load_recipe(name)
+        if name.count("/") == 2:
+            assert config.protocol == name
+
+
+def test_layers_later_ones_win(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("protocol: shapes/4-2/disjoint\noptim: {epochs: 3}\nucd: {temperature: 0.5}\n")
+    config = load_recipe(str(mine), {"optim": {"batch_size": 6}})
+    assert config.protocol == "shapes/4-2/disjoint"
+    assert config.model.encoder == "test_resnet"  # from recipes/shapes/defaults.yaml
+    assert (config.optim.epochs, config.optim.batch_size) == (3, 6)
+    assert config.settings == {"ucd": {"temperature": 0.5}}
+
+
+def test_one_class_at_a_time_weighs_distillation_more_where_mib_takes_part() -> None:
+    assert load_recipe("voc/15-1/overlapped", {"method": "mib"}).settings == {"mib": {"kd_weight": 100.0}}
+    assert load_recipe("voc/15-1/overlapped", {"method": "ft"}).settings == {}
+
+
+def test_a_configuration_reads_back_as_written(tmp_path: Path) -> None:
+    config = load_recipe("shapes/4-2/overlapped", {"ucd": {"temperature": 0.1}, "data": {"class_order": ["moon"]}})
+    path = tmp_path / "config.yaml"
+    path.write_text(to_yaml(config))
+    assert from_yaml(path) == config
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"optim": {"epoch": 3}}, "no setting 'optim.epoch'. Did you mean 'optim.epochs'"),
+        ({"optm": {"epochs": 3}}, "'optm' is neither .* Did you mean 'optim'"),
+        ({"optim": {"epochs": "many"}}, "optim.epochs cannot be 'many'"),
+        ({"optim": {"epochs": 0}}, "optim.epochs cannot be 0"),
+        ({"data": {"crop_size": 100}}, "multiple of 32"),
+        ({"seeed": 3}, "no setting 'seeed'. Did you mean 'seed'"),
+        ({"method": "mib", "ucd": {"temperature": 1}}, "'ucd' is neither"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_sentence(overrides: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        load_recipe("shapes/4-2/overlapped", overrides)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("optim: {epochs: 3}", "names no protocol"), ("- a\n- b", "must hold settings"), ("a: [", "not valid YAML")],
+)
+def test_recipe_files_that_are_none(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        load_recipe(str(path))
+
+
+def test_a_missing_recipe_file_is_named() -> None:
+    with pytest.raises(InputError, match=r"there is no file nowhere\.yaml"):
+        load_recipe("nowhere.yaml")
+
+
+def test_setting_names_are_dotted() -> None:
+    assert {"seed", "optim.epochs", "engine.devices"} <= set(setting_names())

@@ -1,0 +1,55 @@
+import math
+
+import pytest
+import torch
+
+from incseg.metrics import confusion_matrix, forgetting, harmonic_mean, intersection_over_union, mean, step_scores
+from incseg.protocol import steps
+
+LABELS = torch.tensor([[0, 0, 1, 1], [2, 2, 255, 1]])
+PREDICTIONS = torch.tensor([[0, 1, 1, 1], [2, 0, 2, 0]])
+
+
+def test_confusion_counts_pixels_and_leaves_out_the_ignored() -> None:
+    matrix = confusion_matrix(LABELS, PREDICTIONS, 4)
+    assert matrix.tolist() == [[1, 1, 0, 0], [1, 2, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0]]
+
+
+def test_confusions_of_parts_add_up_to_the_whole() -> None:
+    parts = [confusion_matrix(labels, predicted, 4) for labels, predicted in zip(LABELS, PREDICTIONS, strict=True)]
+    assert torch.equal(sum(parts[1:], parts[0]), confusion_matrix(LABELS, PREDICTIONS, 4))
+
+
+def test_iou_by_hand_with_an_absent_class_as_nan() -> None:
+    iou = intersection_over_union(confusion_matrix(LABELS, PREDICTIONS, 4))
+    assert iou[:3] == pytest.approx([1 / 4, 2 / 4, 1 / 2])
+    assert math.isnan(iou[3])
+
+
+def test_scores_of_groups_with_and_without_background() -> None:
+    step = steps("2-2", 4)[1]
+    scores = step_scores([0.9, 0.5, 0.7, 0.2, math.nan], step)
+    assert scores["old"] == pytest.approx(0.6)
+    assert scores["new"] == pytest.approx(0.2)  # the absent class is left out, not counted as zero
+    assert scores["all"] == pytest.approx((0.5 + 0.7 + 0.2) / 3)
+    assert scores["old_with_background"] == pytest.approx(0.7)
+    assert scores["all_with_background"] == pytest.approx((0.9 + 0.5 + 0.7 + 0.2) / 4)
+    assert scores["harmonic"] == pytest.approx(2 * 0.6 * 0.2 / 0.8)
+
+
+def test_step_zero_has_no_old_classes() -> None:
+    scores = step_scores([0.9, 0.5, 0.7], steps("2-2", 4)[0])
+    assert math.isnan(scores["old"])
+    assert math.isnan(scores["harmonic"])
+    assert scores["new"] == pytest.approx(0.6)
+
+
+def test_forgetting_is_measured_from_the_best_earlier_step() -> None:
+    lost = forgetting([[0.9, 0.8], [0.9, 0.85, 0.5], [0.8, 0.6, 0.7, 0.4]])
+    assert lost[1:3] == pytest.approx([0.25, -0.2])
+    assert math.isnan(lost[3])
+
+
+def test_means_of_nothing_are_nan_and_harmonic_mean_of_zeros_is_zero() -> None:
+    assert math.isnan(mean([math.nan]))
+    assert harmonic_mean(0.0, 0.0) == 0.0

@@ -1,0 +1,63 @@
+import pytest
+
+from incseg.errors import InputError
+from incseg.protocol import Protocol, Setting, class_order, steps
+
+
+@pytest.mark.parametrize(
+    ("task", "classes", "sizes"),
+    [
+        ("offline", 20, [20]),
+        ("15-5", 20, [15, 5]),
+        ("15-1", 20, [15, 1, 1, 1, 1, 1]),
+        ("19-1", 20, [19, 1]),
+        ("10-10", 20, [10, 10]),
+        ("100-10", 150, [100, 10, 10, 10, 10, 10]),
+        ("50-50", 150, [50, 50, 50]),
+        ("13-6", 19, [13, 6]),
+        ("4-1-3", 8, [4, 1, 3]),
+    ],
+)
+def test_a_task_cuts_the_classes_into_steps(task: str, classes: int, sizes: list[int]) -> None:
+    found = steps(task, classes)
+    assert [len(step.new) for step in found] == sizes
+    assert [channel for step in found for channel in step.new] == list(range(1, classes + 1))
+    for step in found:
+        assert step.old + step.new + step.future == tuple(range(1, classes + 1))
+        assert step.num_classes == 1 + len(step.old) + len(step.new)
+    assert found[0].old_classes == 1
+    assert found[-1].num_classes == classes + 1
+
+
+@pytest.mark.parametrize("task", ["15-4", "20-1", "25-5", "0-5", "15", "x-1", "15-", "-1", "10-5-4", "", "Offline"])
+def test_a_task_that_does_not_fit_is_refused_by_name(task: str) -> None:
+    with pytest.raises(InputError, match=task or "''"):
+        steps(task, 20)
+
+
+def test_a_protocol_reads_back_as_written() -> None:
+    assert str(Protocol.parse("voc/15-1/disjoint")) == "voc/15-1/disjoint"
+    assert Protocol.parse("voc/15-1").setting is Setting.OVERLAPPED
+
+
+@pytest.mark.parametrize("text", ["voc", "voc/15-5/overlapped/b", "voc//overlapped", "", "/15-5/disjoint"])
+def test_what_is_no_protocol_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="not a protocol"):
+        Protocol.parse(text)
+
+
+def test_a_misspelt_setting_is_put_right() -> None:
+    with pytest.raises(InputError, match="Did you mean 'disjoint'"):
+        Protocol.parse("voc/15-5/disjoin")
+
+
+def test_class_order_maps_channels_to_dataset_ids() -> None:
+    classes = ("background", "cat", "dog", "cow")
+    assert class_order(classes) == (0, 1, 2, 3)
+    assert class_order(classes, ["cow", "cat", "dog"]) == (0, 3, 1, 2)
+
+
+@pytest.mark.parametrize("wanted", [["cow", "cat"], ["cow", "cat", "cat"], ["cow", "cat", "hen"], ["background"]])
+def test_an_order_must_name_every_class_once(wanted: list[str]) -> None:
+    with pytest.raises(InputError, match="class_order"):
+        class_order(("background", "cat", "dog", "cow"), wanted)
