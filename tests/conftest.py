@@ -6,17 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from incseg.config import RunConfig, load_recipe
-from incseg.data.palette import index_image
-from incseg.data.shapes import CLASSES, draw
+from samples import write_folder
 
 SHARED = Path(__file__).parents[2] / "shared"
-TINY_CLASSES = CLASSES[:5]
 
 torch.set_num_threads(1)  # several test processes on few cores: more threads would only fight
 
@@ -25,22 +21,6 @@ torch.set_num_threads(1)  # several test processes on few cores: more threads wo
 def _private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep what incseg caches for a user out of that user's cache."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
-
-
-def write_folder(root: Path, train: int, val: int, size: int = 64) -> Path:
-    """A folder dataset of drawn shapes with four foreground classes."""
-    for name in ("images", "masks"):
-        (root / name).mkdir(parents=True)
-    for index in range(train + val):
-        image, mask = draw(seed=1000 + index, size=size)
-        ids = mask.numpy().copy()
-        ids[(ids >= len(TINY_CLASSES)) & (ids != 255)] = 0
-        Image.fromarray(image.permute(1, 2, 0).numpy()).save(root / "images" / f"{index:03d}.png")
-        index_image(ids.astype(np.uint8)).save(root / "masks" / f"{index:03d}.png")
-    (root / "classes.txt").write_text("\n".join(TINY_CLASSES))
-    (root / "train.txt").write_text("\n".join(f"{i:03d}" for i in range(train)))
-    (root / "val.txt").write_text("\n".join(f"{i:03d}" for i in range(train, train + val)))
-    return root
 
 
 @pytest.fixture(scope="session")

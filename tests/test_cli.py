@@ -1,9 +1,9 @@
 from pathlib import Path
 
 import pytest
-from conftest import write_folder
 
 from incseg import cli
+from samples import write_folder
 
 QUICK = ["--model.encoder", "test_resnet", "--model.weights", "none", "--data.crop-size", "32", "--optim.epochs", "1",
          "--optim.batch-size", "4", "--engine.accelerator", "cpu", "--data.workers", "0"]  # fmt: skip
@@ -95,7 +95,7 @@ def test_what_the_parser_refuses_also_exits_with_2(arguments: list[str]) -> None
 
 
 def test_an_interrupt_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupted(*arguments: object, **options: object) -> None:
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("incseg.engine.build.train", interrupted)
@@ -120,6 +120,6 @@ def test_settings_of_several_values_make_a_list(tmp_path: Path) -> None:
     data = write_folder(tmp_path / "data", train=10, val=4, size=32)
     order = ["cross", "triangle", "square", "disc"]
     out = tmp_path / "run"
-    arguments = ["train", "folder/2-2", "--data-root", data, "--method", "ft", "--out", out, *QUICK]
+    arguments: list[str | Path] = ["train", "folder/2-2", "--data-root", data, "--method", "ft", "--out", out, *QUICK]
     assert run(*arguments, "--data.class-order", *order) == 0
     assert '"background",\n  "cross"' in (out / "result.json").read_text()

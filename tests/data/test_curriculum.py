@@ -2,13 +2,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import write_folder
 
 from incseg.data import open_source
 from incseg.data.curriculum import Curriculum, LabelPolicy
 from incseg.data.palette import index_image
 from incseg.errors import InputError
 from incseg.protocol import Protocol
+from samples import write_folder
 
 
 def curriculum(root: Path, task: str = "folder/2-2/overlapped", **options: object) -> Curriculum:

@@ -2,21 +2,21 @@ import time
 from pathlib import Path
 
 import numpy as np
-from conftest import write_folder
 
 from incseg.data import open_source
 from incseg.data.palette import index_image
 from incseg.data.scan import class_presence
+from samples import write_folder
 
 
 def test_presence_is_what_the_masks_show_and_comes_from_the_cache_the_second_time(tmp_path: Path) -> None:
     source = open_source("folder", write_folder(tmp_path / "data", train=5, val=2, size=32))
     seen: list[int] = []
-    found = class_presence(source.train, source.classes, tmp_path, lambda done, total: seen.append(done))
+    found = class_presence(source.train, source.classes, tmp_path, lambda done, _: seen.append(done))
     for index, ids in enumerate(found):
         assert ids == frozenset(source.train.mask(index).unique().tolist()) - {255}
     assert seen == [1, 2, 3, 4, 5]
-    assert class_presence(source.train, source.classes, tmp_path, lambda done, total: seen.append(done)) == found
+    assert class_presence(source.train, source.classes, tmp_path, lambda done, _: seen.append(done)) == found
     assert len(seen) == 5, "the second scan must not read the masks again"
 
 

@@ -3,12 +3,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import write_folder
+from numpy.typing import NDArray
 from PIL import Image
 
 from incseg.data import dataset_names, open_source
 from incseg.data.scan import class_presence
 from incseg.errors import InputError
+from samples import write_folder
 
 
 def scan(root: Path) -> None:
@@ -56,7 +57,7 @@ def test_sixteen_bit_masks_are_read(folder: Path) -> None:
     assert open_source("folder", folder).train.mask(0).unique().tolist() == [3]
 
 
-def replace_mask(path: Path, array: np.ndarray) -> None:  # type: ignore[type-arg]  # any dtype
+def replace_mask(path: Path, array: NDArray[np.uint8]) -> None:
     Image.fromarray(array).save(path)
 
 

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 import torch
-from conftest import write_folder
 
 from incseg.models.storage import load_model
+from samples import write_folder
 
 SMALL = [
     "--model.encoder", "test_resnet", "--model.weights", "none", "--data.crop-size", "64", "--data.workers", "0",
@@ -32,7 +32,7 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_killed_and_run_again_on_voc_it_ends_with_the_same_result(voc_tiny: Path, tmp_path: Path) -> None:
-    command = ["train", "voc/15-5/overlapped", "--method", "mib+ucd", "--data-root", voc_tiny, *SMALL,
+    command: list[str | Path] = ["train", "voc/15-5/overlapped", "--method", "mib+ucd", "--data-root", voc_tiny, *SMALL,
                "--optim.epochs", "2", "--optim.batch-size", "12", "--engine.checkpoint-every", "2"]  # fmt: skip
     whole = run(*command, "--out", tmp_path / "whole")
     assert whole.returncode == 0, whole.stderr
@@ -57,7 +57,7 @@ def test_killed_and_run_again_on_voc_it_ends_with_the_same_result(voc_tiny: Path
 
 def test_two_processes_train_one_model_and_score_every_image_once(tmp_path: Path) -> None:
     data = write_folder(tmp_path / "data", train=16, val=5)
-    command = ["train", "folder/2-2/overlapped", "--data-root", data, *SMALL, "--optim.epochs", "2",
+    command: list[str | Path] = ["train", "folder/2-2/overlapped", "--data-root", data, *SMALL, "--optim.epochs", "2",
                "--optim.batch-size", "4"]  # fmt: skip
     done = run(*command, "--method", "mib+ucd", "--engine.devices", "2", "--out", tmp_path / "two")
     assert done.returncode == 0, done.stderr
@@ -67,9 +67,9 @@ def test_two_processes_train_one_model_and_score_every_image_once(tmp_path: Path
     for pair in zip(two["steps"], one["steps"], strict=True):
         pixels = [torch.tensor(step["confusion"]).sum(1) for step in pair]
         assert torch.equal(*pixels), "each validation pixel must be counted exactly once"
-    weights = [
+    first, second = (
         torch.cat([p.flatten() for p in load_model(tmp_path / name / "step-0" / "model.safetensors")[0].parameters()])
         for name in ("two", "one")
-    ]
+    )
     # Not bit-equal: on CPU each process normalises its own half of the batch. But it is the same training.
-    assert torch.nn.functional.cosine_similarity(*weights, dim=0) > 0.99
+    assert torch.nn.functional.cosine_similarity(first, second, dim=0) > 0.99

@@ -97,7 +97,7 @@ def test_a_finished_run_is_not_learnt_again(quick_config: MakeConfig, tmp_path: 
 
 def test_another_runs_folder_is_refused(quick_config: MakeConfig, tmp_path: Path) -> None:
     train(quick_config("ft", seed=1), tmp_path)
-    with pytest.raises(InputError, match="holds another run .seed is 1 there and 2 here"):
+    with pytest.raises(InputError, match=r"holds another run \(seed is 1 there and 2 here\)"):
         train(quick_config("ft", seed=2), tmp_path)
 
 

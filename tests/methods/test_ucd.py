@@ -1,9 +1,9 @@
 """The UCD term on maps: which pixels are anchors, which are the teacher's, and with which labels."""
 
 import pytest
-import reference
 import torch
 
+import reference
 from incseg import methods
 from incseg.batch import Batch, Outputs, View
 from incseg.methods.ucd import ContrastiveDistillation
@@ -12,14 +12,13 @@ from incseg.protocol import steps
 STEP = steps("2-2", 4)[1]  # channels 1, 2 are old, 3, 4 new
 
 
-def make_view(cells: int = 3, stride: int = 16, finer: int = 1) -> View:
+def make_view(cells: int = 3, stride: int = 16) -> View:
     generator = torch.Generator().manual_seed(5)
-    size = cells * finer
     labels = torch.tensor([0, 0, 3, 4, 255])[torch.randint(0, 5, (2, cells, cells), generator=generator)]
     labels = labels.repeat_interleave(stride, 1).repeat_interleave(stride, 2)
 
     def random(channels: int) -> torch.Tensor:
-        return torch.randn(2, channels, size, size, dtype=torch.float64, generator=generator)
+        return torch.randn(2, channels, cells, cells, dtype=torch.float64, generator=generator)
 
     student, teacher = Outputs(random(5), random(6), []), Outputs(3 * random(3), random(6), [])
     return View(Batch(torch.zeros(2, 3, 1, 1, dtype=torch.uint8), labels), student, teacher, STEP)
@@ -54,11 +53,13 @@ def test_the_term_equals_the_paper_on_maps(uncertainty: bool) -> None:
 
 def test_an_embedding_finer_than_the_grid_is_averaged_onto_it() -> None:
     coarse = make_view()
-    fine = View(
-        coarse.batch,
-        *(Outputs(*(t.repeat_interleave(4, 2).repeat_interleave(4, 3) for t in o[:2]), []) for o in (coarse.student, coarse.teacher) if o),
-        STEP,
-    )  # fmt: skip
+    assert coarse.teacher is not None
+
+    def finer(outputs: Outputs) -> Outputs:
+        logits, embedding = (t.repeat_interleave(4, 2).repeat_interleave(4, 3) for t in outputs[:2])
+        return Outputs(logits, embedding, [])
+
+    fine = View(coarse.batch, finer(coarse.student), finer(coarse.teacher), STEP)
     part = ContrastiveDistillation()
     torch.testing.assert_close(part.losses(fine)["contrast"], part.losses(coarse)["contrast"])
 

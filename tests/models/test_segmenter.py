@@ -4,7 +4,7 @@ import torch
 from incseg.errors import InputError
 from incseg.models import Architecture, Segmenter
 
-SMALL = {"encoder": "test_resnet", "decoder_options": {"decoder_channels": 16}}
+SMALL = Architecture(encoder="test_resnet", decoder_options={"decoder_channels": 16})
 
 
 def images(height: int = 64, width: int = 96, batch: int = 2) -> torch.Tensor:
@@ -31,12 +31,12 @@ def test_any_decoder_on_any_encoder(decoder: str, encoder: str) -> None:
 
 @pytest.mark.parametrize(("height", "width"), [(64, 64), (50, 75), (33, 97), (1, 1)])
 def test_images_of_any_size_are_segmented_at_that_size(height: int, width: int) -> None:
-    segmenter = Segmenter(Architecture(**SMALL), [3]).eval()
+    segmenter = Segmenter(SMALL, [3]).eval()
     assert segmenter.segment(images(height, width, 1)).shape == (1, 3, height, width)
 
 
 def test_an_image_alone_and_in_a_batch_is_segmented_alike() -> None:
-    segmenter = Segmenter(Architecture(**SMALL), [3]).eval()
+    segmenter = Segmenter(SMALL, [3]).eval()
     batch = images(40, 56, 3)
     torch.testing.assert_close(segmenter.segment(batch)[1:2], segmenter.segment(batch[1:2]), rtol=1e-4, atol=1e-5)
 

@@ -24,7 +24,7 @@ def step_entry(index: int, new: list[str], iou: dict[str, float | None]) -> dict
 
 
 def write_run(folder: Path, method: str = "ft", final: float | None = 0.25, seed: int = 1) -> Path:
-    first = {"background": 0.9, "<b>cat</b>": 0.5}
+    first: dict[str, float | None] = {"background": 0.9, "<b>cat</b>": 0.5}
     steps = [step_entry(0, ["<b>cat</b>"], first), step_entry(1, ["dog"], {**first, "<b>cat</b>": final, "dog": 0.75})]
     result = {
         "protocol": "folder/1-1/overlapped", "method": method, "seed": seed, "environment": {"torch": "2"},

@@ -1,0 +1,67 @@
+"""Every command and every example of the README is executed."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from incseg import cli
+from samples import write_folder
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+CHEAP = ["--optim.epochs", "1", "--optim.batch-size", "32", "--data.crop-size", "64", "--data.workers", "0",
+         "--engine.accelerator", "cpu"]  # fmt: skip
+# What a machine without network, GPU and the real dataset puts in the place of an argument.
+STAND_INS = {"--engine.devices": "1", "--model.weights": "none"}
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def commands() -> list[list[str]]:
+    lines = [line.split("#")[0].strip() for block in blocks("bash") for line in block.splitlines()]
+    return [shlex.split(line) for line in lines if line]
+
+
+def test_it_opens_with_the_two_commands() -> None:
+    assert [line.split("#")[0].split() for line in blocks("bash")[0].splitlines()] == [
+        ["make", "demo"],
+        ["make", "test"],
+    ]
+    makefile = (Path(__file__).parents[1] / "Makefile").read_text()
+    assert "\ndemo:" in makefile
+    assert "\ntest:" in makefile
+
+
+def test_every_incseg_command_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    write_folder(tmp_path / "mydata", train=12, val=4)
+    monkeypatch.chdir(tmp_path)
+    executed = 0
+    for words in commands():
+        if words[0] != "incseg":
+            assert words[0] in ("make", "pip")
+            continue
+        arguments = words[1:]
+        if arguments[:1] == ["train"]:
+            if "VOC2012" in arguments:
+                arguments[arguments.index("VOC2012")] = str(request.getfixturevalue("voc_tiny"))
+                arguments += ["--model.encoder", "test_resnet"]
+            if "voc" in arguments[1] or "folder" in arguments[1]:
+                arguments += ["--model.weights", "none"]
+            for name, value in STAND_INS.items():
+                if name in arguments:
+                    arguments[arguments.index(name) + 1] = value
+            arguments += CHEAP
+        assert cli.main(arguments) == 0, shlex.join(words)
+        executed += 1
+    assert executed >= 9
+    assert (tmp_path / "runs" / "report.html").exists()
+
+
+def test_the_python_example_runs() -> None:
+    for block in blocks("python"):
+        exec(compile(block, "README.md", "exec"), {})
