@@ -1,8 +1,8 @@
 import pytest
-import reference
 import torch
 from torch import Tensor
 
+import reference
 from incseg.losses import unbiased_distillation
 
 

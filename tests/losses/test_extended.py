@@ -1,7 +1,7 @@
 import pytest
-import reference
 import torch
 
+import reference
 from incseg.losses import extended_map
 
 
