@@ -86,3 +86,13 @@ def unbiased_distillation(student: Sequence[Vector], teacher: Sequence[Vector]) 
             merged = p[0] + sum(p[len(q) :]) if c == 0 else p[c]
             total -= q[c] * math.log(merged)
     return total / (len(student) * len(teacher[0])) if student else 0.0
+
+
+def class_means(features: Sequence[Vector], labels: Sequence[int], num_classes: int) -> dict[int, list[float]]:
+    """The mean of the features of each class that is there."""
+    found = {}
+    for c in range(num_classes):
+        members = [f for f, y in zip(features, labels, strict=True) if y == c]
+        if members:
+            found[c] = [sum(column) / len(members) for column in zip(*members, strict=True)]
+    return found

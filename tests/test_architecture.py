@@ -29,6 +29,7 @@ ALLOWED = {
     "bench": {"losses", "kernels"},
     "catalogue": {"config", "data", "methods", "report"},
     "cli": {"config", "engine", "report", "catalogue", "bench"},
+    "__main__": {"cli"},
 }
 
 

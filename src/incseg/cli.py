@@ -115,12 +115,35 @@ def show_list(what: tyro.conf.Positional[Literal["methods", "protocols", "recipe
         Console().print(table.for_terminal())
 
 
+def bench(
+    what: tyro.conf.Positional[Literal["contrastive"]],
+    out: Path = Path("benchmarks/results"),
+    sizes: tuple[int, ...] = (),
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+) -> None:
+    """Measure on this machine, side by side in one run: time, memory, and a plot and table with date and hardware.
+
+    'contrastive' is forward and backward of the UCD loss: dense as in the authors' release, eager, chunked, triton.
+
+    Args:
+        what: what to measure.
+        out: folder for the table and the plot.
+        sizes: numbers of anchor pixels (default: 2048 to 49152 on a GPU, 1024 to 4096 on a CPU).
+        device: where to measure.
+    """
+    from incseg.bench.contrastive import benchmark_contrastive
+
+    benchmarks = {"contrastive": benchmark_contrastive}
+    benchmarks[what](out, sizes or None, device)
+
+
 COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo,
     "train": train,
     "eval": evaluate,
     "report": report,
     "list": show_list,
+    "bench": bench,
 }
 
 

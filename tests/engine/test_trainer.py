@@ -16,7 +16,7 @@ from incseg.models.storage import load_model
 from incseg.protocol import steps
 
 MakeConfig = Callable[..., RunConfig]
-ALL = ["ft", "joint", "mib", "ucd", "mib+ucd"]
+ALL = ["ft", "joint", "mib", "ucd", "mib+ucd", "cd", "mib+pixel", "mib+segment"]
 
 
 def bytes_of(run: Path, step: int = 1) -> tuple[bytes, bytes]:
@@ -35,7 +35,7 @@ def test_two_steps_leave_a_complete_run_folder(method: str, quick_config: MakeCo
         assert len(list((tmp_path / f"step-{index}" / "predictions").glob("*.prediction.png"))) == 2
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     expected = {"segmentation"} | ({"distillation"} if "mib" in method else set())
-    expected |= {"contrast"} if "ucd" in method else set()
+    expected |= {"contrast"} if {"ucd", "cd", "pixel", "segment"} & set(method.split("+")) else set()
     for line in lines:
         if line["step"] == "step 1":
             assert expected | {"learning_rate", "step", "iteration", "epoch"} == set(line)

@@ -9,10 +9,11 @@ from incseg.methods.base import (
     Penalty,
     Segmentation,
 )
+from incseg.methods.contrast import pixel, segment
 from incseg.methods.finetune import ft, joint
 from incseg.methods.mib import mib
 from incseg.methods.registry import describe_methods, method_names, parse
-from incseg.methods.ucd import ucd
+from incseg.methods.ucd import cd, ucd
 
 __all__ = [
     "Context",
@@ -22,11 +23,14 @@ __all__ = [
     "Part",
     "Penalty",
     "Segmentation",
+    "cd",
     "describe_methods",
     "ft",
     "joint",
     "method_names",
     "mib",
     "parse",
+    "pixel",
+    "segment",
     "ucd",
 ]

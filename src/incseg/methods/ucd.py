@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -13,10 +12,11 @@ from incseg.batch import View
 from incseg.losses.contrastive import Denominator
 from incseg.methods.base import LossTerm, Part, default
 from incseg.methods.finetune import CrossEntropy
+from incseg.methods.grid import grid_size, labels_on_grid, pixels_on_grid
+from incseg.methods.regions import parse_regions, within
 from incseg.methods.registry import method
-from incseg.protocol import BACKGROUND, IGNORE
 
-OUTSIDE = -1  # the label of a pixel that is in neither set
+PAPER = "Yang et al., Uncertainty-aware Contrastive Distillation for Incremental Semantic Segmentation, TPAMI 2022"
 
 
 @dataclass
@@ -41,24 +41,32 @@ class ContrastiveDistillation(LossTerm):
     weight: float = 0.01
     temperature: float = 0.07
     uncertainty: bool = True
+    student: str = "old+new"
+    """Student pixels that are anchors and contrast, by the extended map: R of eq. 3."""
+    teacher: str = "old"
+    """Teacher pixels in the contrast set: S of eq. 4."""
     denominator: Denominator = "negatives"
     detach_contrast: bool = False
     stride: int = 16
 
+    def __post_init__(self) -> None:
+        parse_regions(self.student)
+        parse_regions(self.teacher)
+
     def losses(self, view: View) -> dict[str, Tensor]:
-        """The anchors are R (eq. 3), the teacher's share of the contrast set is S (eq. 4)."""
+        """One cell of the grid is one pixel of the paper's H/16 × W/16 maps."""
         assert view.teacher is not None
-        size = self._grid(view)
+        size = grid_size(view, self.stride)
         probs = F.adaptive_avg_pool2d(view.teacher.logits.softmax(dim=1), size).movedim(1, -1)
-        labels, extended = losses.extended_map(_nearest(view.labels, size), probs, num_classes=view.step.num_classes)
-        in_r = (labels != BACKGROUND) & (labels != IGNORE)
-        in_s = in_r & (labels < view.step.old_classes)
+        labels, extended = losses.extended_map(
+            labels_on_grid(view.labels, size), probs, num_classes=view.step.num_classes
+        )
         sigma = extended.flatten(0, 2) if self.uncertainty else None
-        loss = losses.contrastive_distillation(
-            _pixels(view.student.embedding, size),
-            torch.where(in_r, labels, OUTSIDE).flatten(),
-            _pixels(view.teacher.embedding, size),
-            torch.where(in_s, labels, OUTSIDE).flatten(),
+        loss = losses.contrastive_distillation_global(
+            pixels_on_grid(view.student.embedding, size),
+            within(labels, self.student, view.step).flatten(),
+            pixels_on_grid(view.teacher.embedding, size),
+            within(labels, self.teacher, view.step).flatten(),
             anchor_probs=sigma,
             teacher_probs=sigma,
             temperature=self.temperature,
@@ -67,36 +75,31 @@ class ContrastiveDistillation(LossTerm):
         )
         return {"contrast": self.weight * loss}
 
-    def _grid(self, view: View) -> tuple[int, int]:
-        """One cell per ``stride`` pixels, as in the paper, or the embedding's own size where that is coarser."""
-        height, width = (-(-side // self.stride) for side in view.labels.shape[-2:])
-        own_height, own_width = view.student.embedding.shape[-2:]
-        return min(height, own_height), min(width, own_width)
 
-
-def _nearest(labels: Tensor, size: tuple[int, int]) -> Tensor:
-    """(B, H, W) labels at the centres of a coarser grid; class ids are never interpolated."""
-    return F.interpolate(labels[:, None].float(), size=size, mode="nearest-exact")[:, 0].long()
-
-
-def _pixels(embedding: Tensor, size: tuple[int, int]) -> Tensor:
-    """(B, D, h, w) → (B·h'·w', D), averaged within the cells of a coarser grid."""
-    return F.adaptive_avg_pool2d(embedding, size).movedim(1, -1).flatten(0, 2)
-
-
-@method(
-    "ucd",
-    "contrastive distillation of all pixels of a batch, weighted by how sure the teacher is",
-    paper="Yang et al., Uncertainty-aware Contrastive Distillation for Incremental Semantic Segmentation, TPAMI 2022",
-)
+@method("ucd", "contrastive distillation of all pixels of a batch, weighted by how sure the teacher is", paper=PAPER)
 def ucd(
     weight: float = 0.01,
     temperature: float = 0.07,
     uncertainty: bool = True,
+    student: str = "old+new",
+    teacher: str = "old",
     denominator: Denominator = "negatives",
     detach_contrast: bool = False,
     stride: int = 16,
 ) -> Sequence[Part]:
-    """``L = L_ce(M̄) + λ_ucd L_ucd``; summed with another method, that one's segmentation loss replaces ``L_ce(M̄)``."""
-    contrast = ContrastiveDistillation(weight, temperature, uncertainty, denominator, detach_contrast, stride)
+    """``L = L_ce(M̄) + λ_ucd L_ucd``; summed with another method, that one's segmentation loss replaces ``L_ce(M̄)``.
+
+    ``student`` and ``teacher`` choose whose pixels take part, as in the paper's Table "ab_ucd": sums of ``old``,
+    ``new`` and ``background``. Its rows are old+new+background for both; old+new for both; and the defaults.
+    """
+    contrast = ContrastiveDistillation(
+        weight, temperature, uncertainty, student, teacher, denominator, detach_contrast, stride
+    )
+    return [default(ExtendedMapCrossEntropy()), contrast]
+
+
+@method("cd", "contrastive distillation without uncertainty: the ablation of ucd with σ = 1", paper=PAPER)
+def cd(weight: float = 0.01, temperature: float = 0.07, stride: int = 16) -> Sequence[Part]:
+    """``L = L_ce(M̄) + λ L_cd`` (UCD eq. 7)."""
+    contrast = ContrastiveDistillation(weight, temperature, uncertainty=False, stride=stride)
     return [default(ExtendedMapCrossEntropy()), contrast]

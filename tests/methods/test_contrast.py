@@ -1,0 +1,108 @@
+"""The ablations: each row of the paper's tables is a method string or a setting."""
+
+import pytest
+import torch
+
+import reference
+from incseg import methods
+from incseg.batch import Batch, Outputs, View
+from incseg.errors import InputError
+from incseg.methods.contrast import PixelContrast, SegmentContrast
+from incseg.methods.regions import within
+from incseg.methods.ucd import ContrastiveDistillation
+from incseg.protocol import Step, steps
+
+FIRST, SECOND = steps("2-2", 4)  # channels 1, 2 are old, 3, 4 new
+LABELS = torch.tensor([0, 1, 2, 3, 4, 255])
+
+
+@pytest.mark.parametrize(
+    ("regions", "expected"),
+    [
+        ("old", [-1, 1, 2, -1, -1, -1]),
+        ("old+new", [-1, 1, 2, 3, 4, -1]),
+        ("new+background", [0, -1, -1, 3, 4, -1]),
+        ("old+new+background", [0, 1, 2, 3, 4, -1]),
+    ],
+)
+def test_regions_of_a_step(regions: str, expected: list[int]) -> None:
+    assert within(LABELS, regions, SECOND).tolist() == expected
+
+
+def test_unknown_regions_are_refused() -> None:
+    with pytest.raises(InputError, match="a sum of old, new, background"):
+        methods.parse("ucd", {"ucd": {"student": "old+bg"}})
+
+
+def make_view(step: Step = SECOND) -> View:
+    generator = torch.Generator().manual_seed(9)
+    truth = torch.tensor([0, 0, 3, 4, 255])[torch.randint(0, 5, (2, 3, 3), generator=generator)]
+    labels = truth.repeat_interleave(16, 1).repeat_interleave(16, 2)
+
+    def random(channels: int) -> torch.Tensor:
+        return torch.randn(2, channels, 3, 3, dtype=torch.float64, generator=generator)
+
+    student, teacher = Outputs(random(5), random(6), []), Outputs(3 * random(3), random(6), [])
+    return View(Batch(torch.zeros(2, 3, 1, 1, dtype=torch.uint8), labels), student, teacher, step)
+
+
+def pixels(outputs: Outputs) -> list[list[float]]:
+    rows: list[list[float]] = outputs.embedding.movedim(1, -1).flatten(0, 2).tolist()
+    return rows
+
+
+def test_pixel_contrast_uses_the_student_and_the_ground_truth_alone() -> None:
+    view = make_view()
+    truth = view.labels[:, 8::16, 8::16].flatten().tolist()
+    labels = [-1 if y == 255 else y for y in truth]
+    expected = reference.contrastive_distillation(pixels(view.student), labels, [], [], None, None, 0.07, "negatives")
+    assert PixelContrast(weight=1.0).losses(view)["contrast"].item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_segment_contrast_uses_the_means_per_image_and_class() -> None:
+    view = make_view()
+    means: list[list[float]] = []
+    labels: list[int] = []
+    for image in range(2):
+        features = view.student.embedding[image].flatten(1).T.tolist()
+        truth = view.labels[image, 8::16, 8::16].flatten().tolist()
+        for c, mean in reference.class_means(features, truth, 5).items():
+            means.append(mean)
+            labels.append(c)
+    expected = reference.contrastive_distillation(means, labels, [], [], None, None, 0.07, "negatives")
+    assert expected != 0
+    assert SegmentContrast(weight=1.0).losses(view)["contrast"].item() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("part", [PixelContrast(), SegmentContrast()])
+def test_both_rest_at_step_0(part: PixelContrast) -> None:
+    assert part.losses(make_view(FIRST)) == {}
+
+
+@pytest.mark.parametrize(
+    ("student", "teacher"),
+    [("old+new+background", "old+new+background"), ("old+new", "old+new"), ("old+new", "old")],
+)
+@pytest.mark.parametrize("uncertainty", [True, False])
+def test_rows_of_the_anchor_and_contrast_table(student: str, teacher: str, uncertainty: bool) -> None:
+    view = make_view()
+    assert view.teacher is not None
+    truth = view.labels[:, 8::16, 8::16].flatten().tolist()
+    probs = view.teacher.logits.softmax(1).movedim(1, -1).flatten(0, 2).tolist()
+    extended = [reference.extended_pixel(y, p, 5) for y, p in zip(truth, probs, strict=True)]
+    kinds = {0: "background", 1: "old", 2: "old", 3: "new", 4: "new", 255: "ignored"}
+    chosen = [[y if kinds[y] in regions.split("+") else -1 for y, _ in extended] for regions in (student, teacher)]
+    sigma = [row for _, row in extended] if uncertainty else None
+    expected = reference.contrastive_distillation(
+        pixels(view.student), chosen[0], pixels(view.teacher), chosen[1], sigma, sigma, 0.07, "negatives"
+    )
+    part = ContrastiveDistillation(weight=1.0, uncertainty=uncertainty, student=student, teacher=teacher)
+    assert part.losses(view)["contrast"].item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_cd_is_ucd_without_uncertainty() -> None:
+    view = make_view()
+    plain, told = methods.parse("mib+cd"), methods.parse("mib+ucd", {"ucd": {"uncertainty": False}})
+    assert [type(p).__name__ for p in plain.parts] == [type(p).__name__ for p in told.parts]
+    terms = [m.losses(m.view(view.batch, view.student, view.teacher, SECOND)) for m in (plain, told)]
+    assert terms[0] == terms[1]
