@@ -30,7 +30,7 @@ needs_gpu = pytest.mark.skipif(not ON_GPU, reason="needs a CUDA device")
 
 Case = dict[str, Any]
 # What float16 products may add to eager's own error, for the value and for the gradient; float32 keeps its accuracy.
-ALLOWANCE = {torch.float32: (1e-6, 5e-6), torch.float16: (1e-3, 3e-3), torch.bfloat16: (1e-3, 3e-3)}
+ALLOWANCE = {torch.float32: (3e-6, 5e-6), torch.float16: (1e-3, 3e-3), torch.bfloat16: (1e-3, 3e-3)}
 
 
 def case(
@@ -154,6 +154,17 @@ def test_sets_without_a_pair_give_zero(own: list[int], other: list[int]) -> None
         loss, gradient = run(case(len(own), len(other), 16, 3) | labels, backend="triton", temperature=temperature)
         assert loss == 0
         assert not gradient.any()
+
+
+@runs_kernels
+def test_both_ways_to_sort_give_one_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    from incseg.kernels import contrastive
+
+    inputs = case(300, 90, 16, 3)
+    by_counting = run(inputs, backend="triton")
+    monkeypatch.setattr(contrastive, "COUNTING_SORT_UP_TO", 0)
+    for got, want in zip(run(inputs, backend="triton"), by_counting, strict=True):
+        assert torch.equal(got, want)
 
 
 @runs_kernels

@@ -1,6 +1,8 @@
 """Contrastive distillation on any machine: eager against the float64 twin, chunked against eager, and the edges."""
 
 import itertools
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -204,7 +206,7 @@ def test_memory_layout_does_not_matter(backend: str) -> None:
 def test_only_the_anchors_learn_and_nothing_is_mutated(backend: Any) -> None:
     inputs = {k: v.clone().requires_grad_(v.is_floating_point()) for k, v in case(12, 8).items()}
     before = {k: v.detach().clone() for k, v in inputs.items()}
-    contrastive_distillation(**inputs, backend=backend).backward()  # type: ignore[no-untyped-call]
+    contrastive_distillation(**inputs, backend=backend).backward()
     assert [k for k, v in inputs.items() if v.grad is not None] == ["anchors"]
     for key, value in inputs.items():
         assert torch.equal(value, before[key])
@@ -219,6 +221,16 @@ def test_autocast_does_not_lower_the_precision(backend: Any) -> None:
         loss = contrastive_distillation(**{**inputs, "anchors": anchors}, backend=backend)
     assert torch.equal(loss, expected)
     assert torch.equal(torch.autograd.grad(loss * -2.5, anchors)[0], expected_gradient)
+
+
+def test_a_machine_without_a_gpu_never_imports_triton() -> None:
+    script = (
+        "import sys, torch; from incseg.losses import contrastive_distillation as loss;"
+        "x, y = torch.randn(1100, 4), torch.arange(1100) % 3;"
+        "[loss(x, y, x, y, backend=b) for b in ('auto', 'eager', 'chunked')];"
+        "assert 'triton' not in sys.modules and 'incseg.kernels.contrastive' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_auto_is_one_of_the_backends() -> None:
@@ -247,7 +259,7 @@ def test_chunked_memory_is_linear() -> None:
     """The largest tensor that the chunked backend makes is a block or the joined rows, never N×M."""
     largest = 0
 
-    class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             nonlocal largest
             out = func(*args, **(kwargs or {}))

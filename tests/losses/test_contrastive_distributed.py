@@ -70,7 +70,7 @@ def worker(rank: int, folder: str) -> None:
             features = features.clone().requires_grad_()
             inputs: Any = {"anchors": model(features), **own}
             value = contrastive_distillation_global(**inputs, **variant)
-            (value * UPSTREAM).backward()  # type: ignore[no-untyped-call]
+            (value * UPSTREAM).backward()
             found.append((value.detach(), features.grad, model.module.weight.grad))
     torch.save(found, f"{folder}/rank{rank}.pt")
     dist.destroy_process_group()
@@ -85,7 +85,7 @@ def test_two_processes_equal_one_on_the_joined_batch(tmp_path: Path) -> None:
         model = network()
         batch["anchors"].requires_grad_()
         loss = contrastive_distillation(**{**batch, "anchors": model(batch["anchors"])}, **variant, backend="eager")
-        (loss * UPSTREAM).backward()  # type: ignore[no-untyped-call]
+        (loss * UPSTREAM).backward()
         assert loss > 0
         torch.testing.assert_close(torch.stack([x[0] for x in found]).mean(), loss.detach())
         # Each process' own backward is worth `WORLD` of its share, because DDP divides the sum by `WORLD`.

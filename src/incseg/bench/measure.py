@@ -64,7 +64,7 @@ def median_milliseconds(step: Step, device: torch.device, *, seconds: float = 0.
 def _device_times(step: Step, repeats: int) -> list[float]:
     """Time on the device between events; the host runs ahead as in training, the cache is emptied before each step."""
     flush = torch.empty(1 << 28, dtype=torch.int8, device="cuda")
-    pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]  # type: ignore[no-untyped-call]
+    pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
     for start, end in pairs:
         flush.zero_()
         start.record()

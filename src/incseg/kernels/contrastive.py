@@ -17,6 +17,8 @@ from incseg.kernels.contrastive_sets import ContrastSets, ContrastSettings
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 ROWS_AT_ONCE = 64 if INTERPRETED else 4  # rows per program where no tiles are involved; each costs an interpreter much
+# torch.sort takes a dozen launches, counting takes one and n² + m² comparisons.
+COUNTING_SORT_UP_TO = 16384
 ALIGN = 128  # rows of a segment are padded to this, so that no tile holds rows of two segments
 LOG2E = math.log2(math.e)
 # Up to this many powers of two either way, Σ exp s and exp(−L) stay inside float32 without a running maximum.
@@ -100,24 +102,21 @@ def forward(
     sets: ContrastSets, settings: ContrastSettings, anchor_count: Tensor | None
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """The anchors' share of the loss, and what ``backward`` needs; ``anchor_count`` is |R|, by default those here."""
-    rows = arrange(sets, settings)
-    device, padded_n, total = rows.unit.device, rows.padded_n, len(rows.unit)
-    tiles = tilings(rows)
+    rows, stats = arrange(sets, settings)
+    padded_n, total = rows.padded_n, rows.unit.shape[0]
+    tiles, running_max = tilings(rows), needs_running_max(settings)
     blocks = padded_n // tiles.log_sums.rows
-    splits = splits_for(blocks, device)
-    running_max = needs_running_max(settings)
-    sums = torch.empty(2 * splits if running_max else splits, padded_n, device=device)
-    stats = torch.zeros(6, total, device=device)
+    splits = splits_for(blocks, rows.unit.device)
     kernels.log_sums[(blocks, splits)](
-        rows.unit, rows.residual, rows.table, sums, padded_n, total, splits,
+        rows.unit, rows.residual, rows.table, stats, padded_n, total, splits,
         **rows.shape, RUNNING_MAX=running_max, **tiles.log_sums.launch(),
     )  # fmt: skip
     kernels.positives[(padded_n // tiles.positives.rows,)](
-        rows.unit, rows.residual, rows.probs, rows.table, sums, anchor_count, stats,
+        rows.unit, rows.residual, rows.probs, rows.table, stats, anchor_count,
         padded_n, total, splits, LOG2E / settings.temperature,
         **rows.shape, **rows.classes, PAIR=settings.pair, RUNNING_MAX=running_max, **tiles.positives.launch(),
     )  # fmt: skip
-    return stats[4].sum(), (*rows, stats)
+    return stats[4 * total : 5 * total].sum(), (*rows, stats)
 
 
 def statistics(sets: ContrastSets, state: tuple[Tensor, ...]) -> Tensor:
@@ -125,7 +124,7 @@ def statistics(sets: ContrastSets, state: tuple[Tensor, ...]) -> Tensor:
     rows, stats = Arrangement(*state[:-1]), state[-1]
     n = len(sets.anchors)
     out = torch.empty(3, n, device=stats.device)
-    out[:, rows.order[:n]] = stats[:3, :n]
+    out[:, rows.order[:n]] = stats[: 3 * len(rows.unit)].view(3, -1)[:, :n]
     return out
 
 
@@ -164,24 +163,26 @@ def backward(
     return gradient
 
 
-def arrange(sets: ContrastSets, settings: ContrastSettings) -> Arrangement:
-    """Normalise, round and sort the anchors and the contrast rows, with their labels and probabilities."""
+def arrange(sets: ContrastSets, settings: ContrastSettings) -> tuple[Arrangement, Tensor]:
+    """Normalise, round and sort the rows of both sets, with their labels and probabilities; and clear statistics."""
     (n, dim), m = sets.anchors.shape, len(sets.contrast)
     classes = 0 if sets.anchor_probs is None else sets.anchor_probs.shape[1]
     # Without probabilities the kernel still wants two tensors; it reads none of their zero columns.
     anchor_probs = sets.anchors if sets.anchor_probs is None else sets.anchor_probs
     contrast_probs = sets.contrast if sets.contrast_probs is None else sets.contrast_probs
-    keys, order = torch.sort(_sort_keys(sets.anchor_labels, sets.contrast_labels), stable=True)
+    keys, order = _sorted(sets.anchor_labels, sets.contrast_labels)
     padded_n, total = _aligned(n), _aligned(n) + _aligned(m)
     out = _empty_arrangement(order, padded_n, total, dim=padded(dim), classes=classes, precise=is_precise(sets))
-    kernels.arrange[(len(out.unit) // ROWS_AT_ONCE,)](
-        sets.anchors, sets.contrast, anchor_probs, contrast_probs, keys, *out,
+    shares = 2 * splits_for(padded_n // tilings(out).log_sums.rows, order.device)
+    stats = torch.empty(6 * total + shares * padded_n, device=order.device)
+    kernels.arrange[(total // ROWS_AT_ONCE,)](
+        sets.anchors, sets.contrast, anchor_probs, contrast_probs, keys, *out, stats,
         padded_n, total, n, m, (n + m).bit_length(), dim, classes, math.sqrt(LOG2E / settings.temperature),
         sets.anchors.stride(), sets.contrast.stride(), anchor_probs.stride(), contrast_probs.stride(),
         PADDED_DIM=out.unit.shape[1], PADDED_CLASSES=out.probs.shape[1], ROWS=ROWS_AT_ONCE, WIDTH=out.shape["WIDTH"],
         PRECISE=out.shape["PRECISE"], num_warps=4,
     )  # fmt: skip
-    return out
+    return out, stats
 
 
 def _empty_arrangement(
@@ -195,12 +196,20 @@ def _empty_arrangement(
     return Arrangement(order, unit, residual, probs, table)
 
 
-def _sort_keys(anchor_labels: Tensor, contrast_labels: Tensor) -> Tensor:
-    n, m = len(anchor_labels), len(contrast_labels)
-    keys = torch.empty(n + m, dtype=torch.int32, device=anchor_labels.device)
+def _sorted(anchor_labels: Tensor, contrast_labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Sorted keys (n + m,) int32, anchors before contrast, and the order that sorts them, stable."""
+    n, m = anchor_labels.shape[0], contrast_labels.shape[0]
     strides = anchor_labels.stride(0), contrast_labels.stride(0)
-    kernels.sort_keys[(-(-(n + m) // 1024),)](anchor_labels, contrast_labels, keys, n, m, *strides, BLOCK=1024)
-    return keys
+    keys = torch.empty(n + m, dtype=torch.int32, device=anchor_labels.device)
+    if max(n, m) > COUNTING_SORT_UP_TO:
+        kernels.sort_keys[(-(-(n + m) // 1024),)](anchor_labels, contrast_labels, keys, n, m, *strides, BLOCK=1024)
+        keys, order = torch.sort(keys, stable=True)
+        return keys, order
+    order = torch.empty(n + m, dtype=torch.int64, device=anchor_labels.device)
+    kernels.sort_by_counting[(-(-n // 64) + -(-m // 64),)](
+        anchor_labels, contrast_labels, keys, order, n, m, *strides, ROWS=64, COLUMNS=64
+    )
+    return keys, order
 
 
 def _with_contrast(rows: Arrangement, stats: Tensor, contrast_stats: Tensor, upstream: Tensor, n: int) -> Tensor:
@@ -208,11 +217,13 @@ def _with_contrast(rows: Arrangement, stats: Tensor, contrast_stats: Tensor, ups
     order = rows.order[n:] - n  # sorted position among the contrast rows -> contrast row
     missing = len(order) - contrast_stats.shape[1]
     found = torch.nn.functional.pad(contrast_stats, (0, missing))[:, order]
-    stats = torch.cat([stats[:1], stats[1:] * upstream])
-    stats[:3, rows.padded_n : rows.padded_n + len(order)] = found
-    stats[3, rows.padded_n : rows.padded_n + len(order)] = found[2] * torch.exp2(-found[0])
-    stats[5, 0] = torch.linalg.vector_norm(stats[2], ord=torch.inf)
-    return stats
+    table = stats[: 6 * len(rows.unit)].view(6, -1)
+    table = torch.cat([table[:1], table[1:] * upstream])
+    elsewhere = slice(rows.padded_n, rows.padded_n + len(order))
+    table[:3, elsewhere] = found
+    table[3, elsewhere] = found[2] * torch.exp2(-found[0])
+    table[5, 0] = torch.linalg.vector_norm(table[2], ord=torch.inf)
+    return table
 
 
 def needs_running_max(settings: ContrastSettings) -> bool:

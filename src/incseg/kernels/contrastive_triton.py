@@ -34,7 +34,10 @@ def _keys():
 
 @triton.jit
 def _statistics(stats, padded_total):
-    """Rows of the statistics, one number per arranged row: L, A, B, B exp(−L) and the anchor's loss; then max B."""
+    """Rows of the statistics, one number per arranged row: L, A, B, B exp(−L), the anchor's loss, max B (one number).
+
+    The shares of ``log_sums`` follow them: padded n sums per share, then with a running maximum as many maxima.
+    """
     return (
         stats,
         stats + padded_total,
@@ -42,6 +45,7 @@ def _statistics(stats, padded_total):
         stats + 3 * padded_total,
         stats + 4 * padded_total,
         stats + 5 * padded_total,
+        stats + 6 * padded_total,
     )
 
 
@@ -51,18 +55,53 @@ def _table(table, padded_n, padded_total):
     return table, table + padded_total, table + padded_total + 4 * padded_n
 
 
+@triton.jit
+def _key(labels, i, stride, size):
+    """The sort key of rows of one segment, and a number above all keys where there is no row."""
+    NO_CLASS, _ = _keys()  # noqa: N806
+    label = tl.load(labels + i.to(tl.int64) * stride, mask=i < size, other=0).to(tl.int32)
+    return tl.where(i < size, tl.where(label < 0, NO_CLASS, label), 2147483647)
+
+
 @triton.jit(do_not_specialize=["n", "m"])
 def sort_keys(anchor_labels, contrast_labels, keys, n, m, anchor_stride, contrast_stride, BLOCK: tl.constexpr):
     """Write one int32 per row that sorts anchors before contrast, classes ascending, rows outside the set last."""
-    NO_CLASS, CONTRAST = _keys()  # noqa: N806
+    _, CONTRAST = _keys()  # noqa: N806
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    is_anchor = i < n
-    is_contrast = (i >= n) & (i < n + m)
-    anchor = tl.load(anchor_labels + i.to(tl.int64) * anchor_stride, mask=is_anchor, other=0).to(tl.int32)
-    contrast = tl.load(contrast_labels + (i - n).to(tl.int64) * contrast_stride, mask=is_contrast, other=0)
-    label = anchor + contrast.to(tl.int32)
-    key = tl.where(label < 0, NO_CLASS, label) + tl.where(is_anchor, 0, CONTRAST)
-    tl.store(keys + i, key, mask=i < n + m)
+    tl.store(keys + i, _key(anchor_labels, i, anchor_stride, n), mask=i < n)
+    i -= n
+    tl.store(keys + n + i, _key(contrast_labels, i, contrast_stride, m) + CONTRAST, mask=(i >= 0) & (i < m))
+
+
+@triton.jit
+def _place(labels, stride, size, block, offset, base, keys, order, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Sort a block of rows of one segment by counting the rows that come before each."""
+    i = block * ROWS + tl.arange(0, ROWS)
+    key = _key(labels, i, stride, size)
+    before = tl.zeros((ROWS, COLUMNS), tl.int32)
+    for start in range(0, size, COLUMNS):
+        j = start + tl.arange(0, COLUMNS)
+        earlier = (j[None, :] < i[:, None]).to(tl.int32)  # of equal keys the earlier row comes first
+        before += (_key(labels, j, stride, size)[None, :] < key[:, None] + earlier).to(tl.int32)
+    place = tl.sum(before, axis=1)
+    tl.store(keys + offset + place, key + base, mask=i < size)
+    tl.store(order + offset + place, (offset + i).to(tl.int64), mask=i < size)
+
+
+@triton.jit(do_not_specialize=["n", "m"])
+def sort_by_counting(
+    anchor_labels, contrast_labels, keys, order, n, m, anchor_stride, contrast_stride,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Sorted keys and the order that sorts them, in one launch: quadratic, and for small sets the quickest."""
+    _, CONTRAST = _keys()  # noqa: N806
+    block = tl.program_id(0)
+    anchor_blocks = tl.cdiv(n, ROWS)
+    if block < anchor_blocks:
+        _place(anchor_labels, anchor_stride, n, block, 0, 0, keys, order, ROWS, COLUMNS)
+    else:
+        block -= anchor_blocks
+        _place(contrast_labels, contrast_stride, m, block, n, CONTRAST, keys, order, ROWS, COLUMNS)
 
 
 @triton.jit
@@ -93,13 +132,16 @@ def _load_either(
 @triton.jit(do_not_specialize=["n", "m", "padded_n", "padded_total", "steps"])
 def arrange(
     anchors, contrast, anchor_probs, contrast_probs, keys, order,
-    unit, residual, probs, table, padded_n, padded_total,
+    unit, residual, probs, table, stats, padded_n, padded_total,
     n, m, steps, dim, classes, root_scale,
     anchor_strides, contrast_strides, anchor_prob_strides, contrast_prob_strides,
     PADDED_DIM: tl.constexpr, PADDED_CLASSES: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
     PRECISE: tl.constexpr,
 ):  # fmt: skip
-    """Gather rows in sorted order: unit vectors times √(log₂e/τ), labels (−1: outside), probabilities, class bounds."""
+    """Gather rows in sorted order: unit vectors times √(log₂e/τ), labels (−1: outside), probabilities, class bounds.
+
+    Clears the statistics, so that rows which are nobody's anchor have none.
+    """
     NO_CLASS, CONTRAST = _keys()  # noqa: N806
     labels, bounds, counts = _table(table, padded_n, padded_total)
     position = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -111,6 +153,8 @@ def arrange(
     source = tl.load(order + sorted_at, mask=exists, other=0)
     class_id = tl.load(keys + sorted_at, mask=exists, other=NO_CLASS) & (CONTRAST - 1)
     tl.store(labels + position, tl.where(class_id == NO_CLASS, -1, class_id))
+    for row in tl.static_range(6):
+        tl.store(stats + row * padded_total + position, tl.zeros((ROWS,), tl.float32))
 
     squares = tl.zeros((ROWS,), tl.float32)
     for start in range(0, PADDED_DIM, WIDTH):
@@ -258,7 +302,7 @@ def _positive_column(t, first, tiles, contrast_first, padded_n, COLUMNS: tl.cons
 
 @triton.jit(do_not_specialize=["padded_n", "padded_total"])
 def log_sums(
-    unit, residual, table, sums, padded_n, padded_total, splits,
+    unit, residual, table, stats, padded_n, padded_total, splits,
     DIM: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     RUNNING_MAX: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
@@ -293,6 +337,7 @@ def log_sums(
             top = higher
         else:
             total += tl.sum(tl.where(negative, tl.exp2(s), 0.0), axis=1)
+    _, _, _, _, _, _, sums = _statistics(stats, padded_total)
     tl.store(sums + share * padded_n + rows, total)
     if RUNNING_MAX:
         tl.store(sums + (splits + share) * padded_n + rows, top)
@@ -324,7 +369,7 @@ def _sigmoid2(gap):
 
 @triton.jit(do_not_specialize=["padded_n", "padded_total"])
 def positives(
-    unit, residual, probs, table, sums, anchor_count, stats,
+    unit, residual, probs, table, stats, anchor_count,
     padded_n, padded_total, splits, highest,
     DIM: tl.constexpr, WIDTH: tl.constexpr, CLASSES: tl.constexpr, CLASS_BLOCK: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -343,6 +388,7 @@ def positives(
     in_class += tl.load(bounds + 3 * padded_n + rows, mask=valid, other=0)
     in_class -= tl.load(bounds + 2 * padded_n + rows, mask=valid, other=0)
     counted = valid & (in_class > 1) & (anchors_here + tl.load(counts + 1) > in_class)
+    logs, pulls, pushes, shifted, row_losses, largest, sums = _statistics(stats, padded_total)
     # Without a negative any finite L will do, its weight is 0; the highest possible one keeps exp(s − L) finite.
     log = tl.where(counted, _combined_log(sums, rows, padded_n, splits, ROWS, RUNNING_MAX), highest)
 
@@ -375,7 +421,6 @@ def positives(
         * tl.maximum(tl.load(anchor_count) if anchor_count is not None else anchors_here, 1).to(tl.float32)
     )
     share = tl.where(counted, share, 0.0)
-    logs, pulls, pushes, shifted, row_losses, largest = _statistics(stats, padded_total)
     tl.store(logs + rows, log)
     tl.store(pulls + rows, share)
     tl.store(pushes + rows, share * weights)
@@ -398,7 +443,7 @@ def _negative_weights(
     s, row_b, row_log, stats, padded_total, columns, scale, DETACH: tl.constexpr, RUNNING_MAX: tl.constexpr
 ):
     """B_a exp(s − L_a) + B_j exp(s − L_j); without a running maximum as (B_a exp(−L_a) + …) exp s."""
-    logs, _, pushes, shifted, _, _ = _statistics(stats, padded_total)
+    logs, _, pushes, shifted, _, _, _ = _statistics(stats, padded_total)
     if RUNNING_MAX:
         w = row_b[:, None] * tl.exp2(s - row_log[:, None])
         if not DETACH:
@@ -417,7 +462,7 @@ def _negative_weights(
 @triton.jit
 def _positive_weights(s, row_a, row_log, stats, padded_total, columns, scale, DETACH: tl.constexpr, PAIR: tl.constexpr):
     """A_a + A_j; with PAIR each times the sigmoid(L − s) of its anchor."""
-    logs, pulls, _, _, _, _ = _statistics(stats, padded_total)
+    logs, pulls, _, _, _, _, _ = _statistics(stats, padded_total)
     column_a = tl.load(pulls + columns) * scale
     if PAIR:
         w = row_a[:, None] * _sigmoid2(row_log[:, None] - s)
@@ -447,7 +492,7 @@ def gradient(
     rows = row0 + tl.arange(0, ROWS)
     row_labels = tl.load(labels + rows)
     # Weights become float16 for the second product: scaled so that the largest uses its range, undone in finish.
-    logs, pulls, pushes, shifted, _, largest = _statistics(stats, padded_total)
+    logs, pulls, pushes, shifted, _, largest, _ = _statistics(stats, padded_total)
     top = tl.load(largest)
     scale = tl.where(top > 0, 16384.0 / tl.where(top > 0, top, 1.0), 0.0)  # two such weights stay inside float16
     row_log = tl.load(logs + rows)

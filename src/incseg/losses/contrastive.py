@@ -1,5 +1,6 @@
 """Contrastive distillation: pull pixels of one class together and push the others apart, across two networks."""
 
+import os
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -20,6 +21,8 @@ Backend = Literal["auto", "eager", "chunked", "triton"]
 
 # Similarities up to which the dense form is the fastest on a CPU.
 DENSE_ON_CPU = 1 << 20
+# Channels up to which the kernels beat plain PyTorch: their backward repeats the similarities per block of channels.
+LONGEST_TRITON_ROW = 1024
 
 
 def contrastive_distillation(
@@ -127,27 +130,27 @@ def _choose(sets: ContrastSets, backend: Backend, world: int) -> Backend:
     """The backend to use; a request that cannot be met is refused with the reason."""
     if backend not in get_args(Backend):
         raise ValueError(f'backend must be "auto", "eager", "chunked" or "triton", got {backend!r}')
-    obstacle = _triton_obstacle(sets)
-    if backend == "triton" and obstacle:
+    if backend == "triton" and (obstacle := _triton_obstacle(sets)):
         raise ValueError(f'backend "triton" cannot be used: {obstacle}; use backend="auto" or "chunked"')
     if backend == "eager" and world > 1:
         raise ValueError('backend "eager" sees one process only; across processes use "auto", "chunked" or "triton"')
     if backend != "auto":
         return backend
-    if sets.anchors.is_cuda and not obstacle:
+    if sets.anchors.is_cuda and sets.anchors.shape[1] <= LONGEST_TRITON_ROW and not _triton_obstacle(sets):
         return "triton"
     dense = world == 1 and len(sets.anchors) * (len(sets.anchors) + len(sets.contrast)) <= DENSE_ON_CPU
     return "eager" if dense else "chunked"
 
 
 def _triton_obstacle(sets: ContrastSets) -> str:
-    """Why Triton cannot take these tensors, or nothing."""
+    """Why Triton cannot take these tensors, or nothing; found out without importing it."""
     if not _has_triton():
         return "Triton is not installed"
+    if torch.version.hip is not None:
+        return "its kernels are for NVIDIA devices"
     if torch.float64 in (sets.anchors.dtype, sets.contrast.dtype):
         return "its kernels compute in float32 and the features are float64"
-    on_device = all(x is None or x.is_cuda for x in sets)
-    if not on_device and not _module("triton").INTERPRETED:
+    if not all(x is None or x.is_cuda for x in sets) and os.environ.get("TRITON_INTERPRET") != "1":
         return f"it needs CUDA tensors and the anchors are on {sets.anchors.device}"
     return ""
 

@@ -11,8 +11,9 @@ so that one more product per block replaces what autograd would keep. With the `
 carries the factor sigmoid(L_a − s_ag) of its anchor. Contrast rows that are nobody's anchor have A = B = 0.
 """
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -21,10 +22,24 @@ from torch import Tensor
 from incseg.kernels.contrastive_sets import ContrastSets, ContrastSettings
 from incseg.losses.contrastive_eager import unit_vectors
 
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
 # Similarities per block: on a CPU a few blocks fit its cache, a GPU wants enough work per launch.
 BLOCK_ELEMENTS = {"cpu": 1 << 21, "cuda": 1 << 24}
 # Stands for −∞ where 0 · −∞ may not become NaN.
 FLOOR = -1e30
+
+
+def _in_full_precision(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Keep autocast from rounding the products; the features say how precise they are."""
+
+    @wraps(function)
+    def wrapped(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+            return function(*args, **kwargs)
+
+    return wrapped
 
 
 class _Prepared(NamedTuple):
@@ -43,6 +58,7 @@ class _Block(NamedTuple):
     sigma: Tensor  # (b, n + m), 0 where not positive
 
 
+@_in_full_precision
 def forward(
     sets: ContrastSets, settings: ContrastSettings, anchor_count: Tensor | None
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -73,6 +89,7 @@ def statistics(sets: ContrastSets, state: tuple[Tensor, ...]) -> Tensor:
     return state[0][:, : len(sets.anchors)]
 
 
+@_in_full_precision
 def backward(
     sets: ContrastSets,
     settings: ContrastSettings,
@@ -131,16 +148,17 @@ def _prepare(sets: ContrastSets) -> _Prepared:
 
 def _blocks(prepared: _Prepared, settings: ContrastSettings) -> Iterator[_Block]:
     n, total = len(prepared.rows), len(prepared.columns)
-    size = max(16, BLOCK_ELEMENTS.get(prepared.rows.device.type, 1 << 21) // total)
+    size = max(16, BLOCK_ELEMENTS.get(prepared.rows.device.type, BLOCK_ELEMENTS["cpu"]) // total)
     for start in range(0, n, size):
-        span = slice(start, min(start + size, n))
-        similarity = torch.addmm(
-            prepared.floor, prepared.rows[span], prepared.columns.T, alpha=1 / settings.temperature
-        )
-        same = prepared.row_labels[span, None] == prepared.column_labels
-        if prepared.probs is None:
-            sigma = same.to(similarity.dtype)
-        else:
-            sigma = (prepared.probs[span] @ prepared.probs.T).mul_(same)
-        sigma.diagonal(start).zero_()
-        yield _Block(span, similarity, same, sigma)
+        yield _block(prepared, slice(start, min(start + size, n)), settings.temperature)
+
+
+def _block(prepared: _Prepared, span: slice, temperature: float) -> _Block:
+    similarity = torch.addmm(prepared.floor, prepared.rows[span], prepared.columns.T, alpha=1 / temperature)
+    same = prepared.row_labels[span, None] == prepared.column_labels
+    if prepared.probs is None:
+        sigma = same.to(similarity.dtype)
+    else:
+        sigma = (prepared.probs[span] @ prepared.probs.T).mul_(same)
+    sigma.diagonal(span.start).zero_()
+    return _Block(span, similarity, same, sigma)

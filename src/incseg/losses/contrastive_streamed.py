@@ -40,9 +40,8 @@ class _Streamed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, anchors: Tensor, plan: Plan, *rest: Tensor | None) -> Tensor:
         own = ContrastSets(anchors, *rest)  # type: ignore[arg-type]
-        with torch.autocast(anchors.device.type, enabled=False):
-            sets, anchor_count = _gather_sets(own, plan) if plan.world > 1 else (own, None)
-            share, state = plan.backend.forward(sets, plan.settings, anchor_count)
+        sets, anchor_count = _gather_sets(own, plan) if plan.world > 1 else (own, None)
+        share, state = plan.backend.forward(sets, plan.settings, anchor_count)
         ctx.plan, ctx.sizes = plan, [x is not None for x in sets]
         ctx.save_for_backward(*(x for x in sets if x is not None), *state)
         loss: Tensor = share * plan.world if plan.world > 1 else share
@@ -55,13 +54,12 @@ class _Streamed(torch.autograd.Function):
         saved = iter(ctx.saved_tensors)
         sets = ContrastSets(*(next(saved) if present else None for present in ctx.sizes))  # type: ignore[arg-type]
         state = tuple(saved)
-        with torch.autocast(upstream.device.type, enabled=False):
-            contrast_stats = None
-            if plan.world > 1:
-                upstream = upstream * plan.world
-                if not plan.settings.detach_contrast:
-                    contrast_stats = _gather_stats(plan, sets, state, upstream)
-            gradient = plan.backend.backward(sets, plan.settings, state, upstream, contrast_stats)
+        contrast_stats = None
+        if plan.world > 1:
+            upstream = upstream * plan.world
+            if not plan.settings.detach_contrast:
+                contrast_stats = _gather_stats(plan, sets, state, upstream)
+        gradient = plan.backend.backward(sets, plan.settings, state, upstream, contrast_stats)
         return (gradient, *(None for _ in range(6)))
 
 
