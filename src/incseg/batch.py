@@ -29,7 +29,7 @@ class Outputs(NamedTuple):
     Attributes:
         logits: (B, C, h, w) as the classifier gives them, at the embedding's size.
         embedding: (B, D, h, w), the decoder's output.
-        stages: the encoder's feature maps, finest first.
+        stages: the encoder's feature maps, finest first; empty unless a part says ``needs_stages``.
     """
 
     logits: Tensor
@@ -67,6 +67,11 @@ class View:
         """(B, K, H, W) the teacher's logits at the size of the image."""
         assert self.teacher is not None, "a part that needs the teacher must say so with needs_teacher"
         return upsample(self.teacher.logits, self.labels)
+
+
+def in_float32(outputs: Outputs) -> Outputs:
+    """Outputs of a network that ran in a shorter type, as the losses want them."""
+    return Outputs(outputs.logits.float(), outputs.embedding.float(), [stage.float() for stage in outputs.stages])
 
 
 def upsample(logits: Tensor, like: Tensor) -> Tensor:

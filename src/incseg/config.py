@@ -28,7 +28,7 @@ class DataConfig(Section):
     crop_size: int = Field(default=512, ge=32, multiple_of=32)
     """Side of the square crops one trains on; a multiple of 32."""
     workers: int = Field(default=4, ge=0)
-    """Processes that load images; 0 loads in the training process. Does not change the result."""
+    """Processes that load images, at most one per core; 0: the training process itself. No influence on the result."""
     class_order: tuple[str, ...] | None = None
     """Foreground class names in the order they are learnt; the dataset's own order by default."""
     void: Literal["ignore", "background"] = "ignore"

@@ -14,7 +14,8 @@ def images(height: int = 64, width: int = 96, batch: int = 2) -> torch.Tensor:
 def test_the_papers_network_has_a_256_channel_embedding_at_stride_16() -> None:
     segmenter = Segmenter(Architecture(encoder="resnet18"), [16, 5]).eval()
     with torch.no_grad():
-        outputs = segmenter(images())
+        outputs = segmenter(images(), with_stages=True)
+        assert list(segmenter(images()).stages) == []
     assert outputs.embedding.shape == (2, 256, 4, 6)
     assert outputs.logits.shape == (2, 21, 4, 6)
     assert [stage.shape[1] for stage in outputs.stages] == [64, 64, 128, 256, 512]

@@ -2,7 +2,6 @@
 
 import os
 import platform
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,9 @@ from incseg.seeding import seed_from
 
 def launch(config: RunConfig) -> Fabric:
     """Start the processes the configuration asks for; in a single process, nothing more than a handle."""
+    if config.engine.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when the device wakes up
+        torch.use_deterministic_algorithms(True, warn_only=True)
     fabric = Fabric(
         accelerator=config.engine.accelerator,
         devices=config.engine.devices,
@@ -36,9 +38,6 @@ def launch(config: RunConfig) -> Fabric:
         precision=config.engine.precision,
     )
     fabric.launch()
-    if config.engine.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True, warn_only=True)
     return fabric
 
 
@@ -62,7 +61,7 @@ def build(config: RunConfig, out: Path, fabric: Fabric, console: Console | None 
     method = methods.parse(config.method, config.settings)
     _refuse_another_run(out, config)
     curriculum = build_curriculum(config, console if fabric.is_global_zero else None)
-    student = _student(config, curriculum.steps[0].num_classes, fabric)
+    student = _student(config, curriculum.steps[0].num_classes)
     if fabric.is_global_zero:
         out.mkdir(parents=True, exist_ok=True)
         RunFolder(out).config.write_text(to_yaml(config), encoding="utf-8")
@@ -74,7 +73,7 @@ def build(config: RunConfig, out: Path, fabric: Fabric, console: Console | None 
         student=student,
         schedule=Schedule(crop_size=config.data.crop_size, **config.optim.model_dump()),
         habits=Habits(
-            workers=config.data.workers,
+            workers=min(config.data.workers, os.cpu_count() or 1),
             checkpoint_every=config.engine.checkpoint_every,
             log_every=config.engine.log_every,
             score_batch_size=config.engine.score_batch_size,
@@ -115,7 +114,7 @@ def _check(config: RunConfig) -> None:
         )
 
 
-def _student(config: RunConfig, num_classes: int, fabric: Fabric) -> Segmenter:
+def _student(config: RunConfig, num_classes: int) -> Segmenter:
     torch.manual_seed(seed_from(config.seed, "student"))
     model = config.model
     architecture = Architecture(
@@ -126,9 +125,6 @@ def _student(config: RunConfig, num_classes: int, fabric: Fabric) -> Segmenter:
     )
     student = Segmenter(architecture, [num_classes])
     load_encoder(student, model.weights)
-    if fabric.world_size > 1 and fabric.device.type == "cuda":
-        convert: Callable[[Segmenter], Segmenter] = torch.nn.SyncBatchNorm.convert_sync_batchnorm
-        student = convert(student)
     return student
 
 

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -11,7 +11,7 @@ from lightning.fabric import Fabric
 from lightning.fabric.wrappers import _FabricModule, _FabricOptimizer
 from torch import Tensor, nn
 
-from incseg.batch import Batch
+from incseg.batch import Batch, in_float32
 from incseg.data.curriculum import Curriculum
 from incseg.data.loader import BatchAddresses, TrainingImages, batches_per_epoch, scoring_loader, training_loader
 from incseg.engine.checkpoint import Progress, RunFolder, write_json
@@ -118,7 +118,7 @@ class Trainer:
                 entries.append(self._take_step(step))
             else:
                 memory, entry = done
-                self.method.load_memory(memory)
+                self._remember(memory)
                 self.student, _ = load_model(self.folder.model(step.index))
                 entries.append(entry)
             result = run_result(self.header, self.curriculum.classes[: step.num_classes], entries)
@@ -141,7 +141,7 @@ class Trainer:
         return entry
 
     def _learn(self, step: Step, images: TrainingImages, teacher: Segmenter | None) -> None:
-        self.student.to(self.fabric.device).train()
+        self.student = self._synchronised(self.student).to(self.fabric.device).train()
         context = Context(step, self.student, teacher, batches=lambda: self._batches(step, images, epochs=1))
         self.method.begin(context)
         model, optimizer = self.fabric.setup(self.student, self.schedule.optimizer(self.student.parameters()))
@@ -160,11 +160,12 @@ class Trainer:
         torch.manual_seed(seed_from(self.seed, step.index, iteration, self.fabric.global_rank))
         for group in lesson.optimizer.param_groups:
             group["lr"] = self.schedule.learning_rate_at(step, iteration / lesson.iterations)
-        outputs = lesson.model(batch.images)
+        with_stages = self.method.needs_stages
+        outputs = lesson.model(batch.images, with_stages=with_stages)
         taught = None
         if lesson.teacher is not None and self.method.needs_teacher:
             with torch.no_grad(), self.fabric.autocast():
-                taught = lesson.teacher(batch.images)
+                taught = in_float32(lesson.teacher(batch.images, with_stages=with_stages))
         view = self.method.view(batch, outputs, taught, step)
         terms = self.method.losses(view)
         self.fabric.backward(torch.stack(list(terms.values())).sum())
@@ -173,6 +174,13 @@ class Trainer:
         lesson.optimizer.step()
         lesson.optimizer.zero_grad()
         return terms
+
+    def _synchronised(self, student: Segmenter) -> Segmenter:
+        """Batch normalisation over the batch of all devices, as in the paper; PyTorch has it for GPUs only."""
+        if self.fabric.world_size == 1 or self.fabric.device.type != "cuda":
+            return student
+        convert: Callable[[Segmenter], Segmenter] = nn.SyncBatchNorm.convert_sync_batchnorm
+        return convert(student)
 
     def _batches(self, step: Step, images: TrainingImages, epochs: int, start: int = 0) -> Iterator[Batch]:
         """The step's batches on the device, from any iteration on."""
@@ -217,9 +225,12 @@ class Trainer:
             return 0
         self.student.load_state_dict(progress.model)
         lesson.optimizer.optimizer.load_state_dict(progress.optimizer)
-        self.method.load_memory({key: value.to(self.fabric.device) for key, value in progress.memory.items()})
+        self._remember(progress.memory)
         self.journal.say(f"resuming {lesson.name} at iteration {progress.iteration}")
         return progress.iteration
+
+    def _remember(self, memory: Mapping[str, Tensor]) -> None:
+        self.method.load_memory({key: value.to(self.fabric.device) for key, value in memory.items()})
 
     def _score(self, step: Step, images: int) -> dict[str, Any]:
         """Score the student on all processes together, keep the model and a few pictures."""

@@ -29,6 +29,8 @@ class Part:
     """One ingredient. Settings are dataclass fields; what must survive a crash is a tensor in ``memory``."""
 
     needs_teacher: ClassVar[bool] = False
+    needs_stages: ClassVar[bool] = False
+    """Look at the encoder's stages, of the student and of the teacher."""
     keeps_data: ClassVar[bool] = False
     """Train on the images and labels of all steps so far: only the upper reference may."""
     first_step: ClassVar[str] = ""
@@ -116,6 +118,11 @@ class Method:
     def needs_teacher(self) -> bool:
         """Whether the teacher must look at each batch."""
         return any(part.needs_teacher for part in self.parts)
+
+    @property
+    def needs_stages(self) -> bool:
+        """Whether the networks must return the encoder's stages."""
+        return any(part.needs_stages for part in self.parts)
 
     @property
     def keeps_data(self) -> bool:

@@ -58,11 +58,14 @@ class Segmenter(nn.Module):
         # Channels last is what fast convolutions want, on CPUs (1.5 times faster here) as on tensor cores.
         self.to(memory_format=torch.channels_last)
 
-    def forward(self, images: Tensor) -> Outputs:
-        """(B, 3, H, W) uint8 RGB, H and W multiples of 32 → logits, embedding and stages."""
+    def forward(self, images: Tensor, *, with_stages: bool = False) -> Outputs:
+        """(B, 3, H, W) uint8 RGB, H and W multiples of 32 → logits, embedding and, if wanted, the stages.
+
+        Stages are large and mixed precision copies what is returned, so only who uses them should ask.
+        """
         features = self.encoder(self.normalise(images))
         embedding = self.decoder(features)
-        return Outputs(self.classifier(embedding), embedding, features[1:])
+        return Outputs(self.classifier(embedding), embedding, features[1:] if with_stages else [])
 
     def normalise(self, images: Tensor) -> Tensor:
         """uint8 RGB to what the encoder was pretrained on."""
