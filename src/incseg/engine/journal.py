@@ -73,7 +73,9 @@ class Journal:
             self._bar.update(self._task, losses=f"epoch {epoch}  {shown}")
 
     def score(self, index: int, scores: Mapping[str, float | None]) -> None:
-        """Record the scores of a completed step."""
+        """Record the scores of a completed step, and say the ones a person waits for."""
+        shown = [f"{name} {100 * value:.1f}" for name in ("old", "new", "all") if (value := scores[name]) is not None]
+        self.say(f"{self.title} · step {index} scored: mIoU {', '.join(shown)}")
         if self._tensorboard is not None:
             for name, value in scores.items():
                 if value is not None:
