@@ -66,15 +66,16 @@ def contrastive_distillation(
 
 
 def cross_entropy(pixels: Sequence[Vector], labels: Sequence[int]) -> float:
+    """Over all pixels of the image, the ignored ones among them at no cost."""
     kept = [(z, y) for z, y in zip(pixels, labels, strict=True) if y != 255]
-    return sum(-math.log(softmax(z)[y]) for z, y in kept) / len(kept) if kept else 0.0
+    return sum(-math.log(softmax(z)[y]) for z, y in kept) / len(labels)
 
 
 def unbiased_cross_entropy(pixels: Sequence[Vector], labels: Sequence[int], old_classes: int) -> float:
     """UCD eq. 13 and 14: background takes the probability of everything learnt before."""
     kept = [(softmax(z), y) for z, y in zip(pixels, labels, strict=True) if y != 255]
     losses = [-math.log(p[y] if y >= old_classes else sum(p[:old_classes])) for p, y in kept]
-    return sum(losses) / len(losses) if losses else 0.0
+    return sum(losses) / len(labels)
 
 
 def unbiased_distillation(student: Sequence[Vector], teacher: Sequence[Vector]) -> float:

@@ -71,6 +71,12 @@ def test_lists(
         (["train", "missing.yaml"], "no file missing.yaml"),
         (["train", "voc/15-5/overlapped"], "needs its folder: give --data-root DIR"),
         (["train", "voc/15-5/overlapped", "--data-root", "/nowhere"], "/nowhere is not a folder"),
+        (["train", "shapes/4-2", "--method", "ucd+cd"], "'ucd' and 'cd' cannot be summed"),
+        (["train", "shapes/4-2", "--ucd.temperature", "-1"], "ucd.temperature cannot be -1"),
+        (["train", "shapes/4-2", "--model.weights", "[oops"], "no weights file [oops"),
+        (["train", "shapes/4-2", "--model.decoder", "pan", "--model.output-stride", "7"], "'pan'"),
+        (["train", "shapes/4-2", "--model.encoder", "vit_tiny_patch16_224"], "cannot"),
+        (["train", "shapes/4-2", "--engine.accelerator", "mps"], "cannot run on 1 × 'mps'"),
         (["report"], "name at least one run"),
         (["report", "/nowhere"], "holds no result.json"),
         (["eval", "/nowhere"], "not the folder of a run"),
@@ -92,6 +98,19 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(
 @pytest.mark.parametrize("arguments", [["trian"], ["list", "things"], ["train", "shapes/4-2", "--metod", "mib"]])
 def test_what_the_parser_refuses_also_exits_with_2(arguments: list[str]) -> None:
     assert run(*arguments) == 2
+
+
+def test_a_file_where_a_folder_should_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    for arguments in (["train", "shapes/4-2"], ["demo"]):
+        for place in (tmp_path / "file", tmp_path / "file" / "below"):
+            assert run(*arguments, "--out", place) == 2
+            assert "is a file" in capsys.readouterr().err
+
+
+def test_settings_may_stand_before_the_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("train", "--optim.epochs", "0", "shapes/4-2", "--out", tmp_path / "run") == 2
+    assert "optim.epochs cannot be 0" in capsys.readouterr().err
 
 
 def test_an_interrupt_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,10 +135,10 @@ def test_a_folder_from_the_command_line_to_a_report(tmp_path: Path, capsys: pyte
     assert run("eval", tmp_path / "ft") == 0
 
 
-def test_settings_of_several_values_make_a_list(tmp_path: Path) -> None:
+def test_a_class_order_is_separated_by_commas(tmp_path: Path) -> None:
     data = write_folder(tmp_path / "data", train=10, val=4, size=32)
     order = ["cross", "triangle", "square", "disc"]
     out = tmp_path / "run"
     arguments: list[str | Path] = ["train", "folder/2-2", "--data-root", data, "--method", "ft", "--out", out, *QUICK]
-    assert run(*arguments, "--data.class-order", *order) == 0
+    assert run(*arguments, "--data.class-order", ", ".join(order)) == 0
     assert '"background",\n  "cross"' in (out / "result.json").read_text()

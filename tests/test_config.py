@@ -37,6 +37,11 @@ def test_one_class_at_a_time_weighs_distillation_more_where_mib_takes_part() -> 
     assert load_recipe("voc/15-1/overlapped", {"method": "ft"}).settings == {}
 
 
+def test_spaces_in_a_sum_make_no_other_method() -> None:
+    spaced, plain = (load_recipe("voc/15-1/overlapped", {"method": text}) for text in ("mib + ucd", "mib+ucd"))
+    assert spaced == plain
+
+
 def test_a_configuration_reads_back_as_written(tmp_path: Path) -> None:
     config = load_recipe("shapes/4-2/overlapped", {"ucd": {"temperature": 0.1}, "data": {"class_order": ["moon"]}})
     path = tmp_path / "config.yaml"

@@ -1,8 +1,7 @@
 """The values that travel: what the loader gives, what a network returns, what a method looks at."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from torch import Tensor
@@ -46,6 +45,8 @@ class View:
     teacher: Outputs | None
     step: Step
     relabelled: Tensor | None = None
+    derived: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
+    """What was computed from the outputs, once, for every part and also across relabelling."""
 
     @property
     def labels(self) -> Tensor:
@@ -57,16 +58,21 @@ class View:
         """(B, H, W) what the segmentation loss aims at: the ground truth, or what a part's ``relabel`` made of it."""
         return self.labels if self.relabelled is None else self.relabelled
 
-    @cached_property
+    @property
     def student_logits(self) -> Tensor:
         """(B, C, H, W) the student's logits at the size of the image."""
-        return upsample(self.student.logits, self.labels)
+        return self._upsampled("student", self.student)
 
-    @cached_property
+    @property
     def teacher_logits(self) -> Tensor:
         """(B, K, H, W) the teacher's logits at the size of the image."""
         assert self.teacher is not None, "a part that needs the teacher must say so with needs_teacher"
-        return upsample(self.teacher.logits, self.labels)
+        return self._upsampled("teacher", self.teacher)
+
+    def _upsampled(self, name: str, outputs: Outputs) -> Tensor:
+        if name not in self.derived:
+            self.derived[name] = upsample(outputs.logits, self.labels)
+        return self.derived[name]
 
 
 def in_float32(outputs: Outputs) -> Outputs:

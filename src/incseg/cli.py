@@ -1,6 +1,5 @@
 """The command line: one typed function per command; nothing else."""
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -88,7 +87,7 @@ def evaluate(run: tyro.conf.Positional[RunFolder], data_root: OptionalFolder = N
     from incseg.report.runs import Run
 
     result = rescore(run, data_root)
-    Console().print(tables.summary([Run(run, result)]).for_terminal())
+    Console().print(tables.summary([Run(run, result, label=result["method"])]).for_terminal())
 
 
 def report(runs: tyro.conf.Positional[tuple[RunFolder, ...]], out: Path = Path("report.html")) -> None:
@@ -153,13 +152,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         plain, settings = _split_settings(list(sys.argv[1:] if arguments is None else arguments))
         _run(plain or ["--help"], settings)
-    except InputError as error:
+    except (InputError, TrainingError) as error:
         if _speaks_for_all():
             errors.print(f"incseg: {error}", markup=False)
-        return 2
-    except TrainingError as error:
-        errors.print(f"incseg: {error}", markup=False)
-        return 1
+        return 2 if isinstance(error, InputError) else 1
     except KeyboardInterrupt:
         errors.print("incseg: interrupted; run the same command again to go on from the last checkpoint.")
         return 1
@@ -179,7 +175,7 @@ def _run(arguments: list[str], settings: dict[str, Any]) -> None:
 
 
 def _split_settings(arguments: list[str]) -> tuple[list[str], dict[str, Any]]:
-    """Take every ``--SECTION.NAME VALUE…`` out of the arguments; what they mean, the configuration decides."""
+    """Take every ``--SECTION.NAME VALUE`` out of the arguments; what they mean, the configuration decides."""
     plain: list[str] = []
     settings: dict[str, Any] = {}
     waiting = list(arguments)
@@ -189,15 +185,21 @@ def _split_settings(arguments: list[str]) -> tuple[list[str], dict[str, Any]]:
         if not (name.startswith("--") and "." in name):
             plain.append(argument)
             continue
-        values = [value] if equals else []
-        while not equals and waiting and not waiting[0].startswith("--"):
-            values.append(waiting.pop(0))
-        if not values:
-            raise InputError(f"{name} needs a value.")
-        section, _, key = name.removeprefix("--").replace("-", "_").partition(".")
-        parsed = [yaml.safe_load(text) for text in values]
-        settings.setdefault(section, {})[key] = parsed[0] if len(parsed) == 1 else parsed
+        if not equals:
+            if not waiting or waiting[0].startswith("--"):
+                raise InputError(f"{name} needs a value.")
+            value = waiting.pop(0)
+        section, _, key = name.removeprefix("--").partition(".")
+        settings.setdefault(section, {})[key.replace("-", "_")] = _parsed(value)
     return plain, settings
+
+
+def _parsed(text: str) -> Any:
+    """Numbers, truth values and lists as YAML writes them; anything else is text."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
 
 
 def _first_name(settings: dict[str, Any]) -> str:
@@ -206,16 +208,18 @@ def _first_name(settings: dict[str, Any]) -> str:
 
 
 def _speaks_for_all() -> bool:
-    """Of several processes, the first prints; the launcher tells each its rank."""
-    return os.environ.get("LOCAL_RANK", "0") == "0" and os.environ.get("NODE_RANK", "0") == "0"
+    """Of several processes, the first prints; whoever launched them has told each its rank."""
+    from lightning.fabric.utilities.rank_zero import rank_zero_only
+
+    return getattr(rank_zero_only, "rank", 0) in (0, None)
 
 
 def _show(folders: Sequence[Path], page: Path, console: Console) -> None:
     """Print the table of some runs and write their page."""
     from incseg.report import tables
     from incseg.report.page import write_report
-    from incseg.report.runs import Run
+    from incseg.report.runs import read_runs
 
-    console.print(tables.summary([Run.read(folder) for folder in folders]).for_terminal())
+    console.print(tables.summary(read_runs(folders)).for_terminal())
     write_report(folders, page)
     console.print(f"report: {page}", highlight=False, soft_wrap=True)

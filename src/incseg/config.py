@@ -1,14 +1,15 @@
 """The configuration of a run: validated, layered from recipes, and written beside the result.
 
-Read by the command line and by ``engine.build``; below that, plain arguments travel.
+Read by the command line and where a run is assembled, checked or scored again; below that, plain arguments travel.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from incseg.errors import InputError, closest
 from incseg.protocol import Protocol
@@ -30,13 +31,24 @@ class DataConfig(Section):
     workers: int = Field(default=4, ge=0)
     """Processes that load images, at most one per core; 0: the training process itself. No influence on the result."""
     class_order: tuple[str, ...] | None = None
-    """Foreground class names in the order they are learnt; the dataset's own order by default."""
+    """Foreground class names in the order they are learnt, separated by commas; the dataset's own order by default."""
     void: Literal["ignore", "background"] = "ignore"
     """What unlabelled pixels (255) are while training: ignored (as in the paper), or background (as MiB on VOC)."""
     future: Literal["background", "ignore"] = "background"
     """What classes still to be learnt are when scoring: background (as in UCD and PLOP), or ignored (as in MiB)."""
     score_on: Literal["seen", "all"] = "seen"
     """Validation images scored after a step: those that show a class seen so far (as the reference), or all."""
+
+    @field_validator("root")
+    @classmethod
+    def _from_anywhere(cls, root: Path | None) -> Path | None:
+        """A run can be taken up from another folder, and by another spelling of the same path."""
+        return None if root is None else root.expanduser().resolve()
+
+    @field_validator("class_order", mode="before")
+    @classmethod
+    def _separated_by_commas(cls, order: object) -> object:
+        return tuple(name.strip() for name in order.split(",")) if isinstance(order, str) else order
 
 
 class ModelConfig(Section):
@@ -105,6 +117,12 @@ class RunConfig(Section):
     """A method or a sum of methods."""
     seed: int = Field(default=42, ge=0)
     """Every random choice follows from it."""
+
+    @field_validator("method")
+    @classmethod
+    def _without_spaces(cls, method: str) -> str:
+        return "".join(method.split())
+
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     optim: OptimConfig = OptimConfig()
@@ -149,7 +167,9 @@ def load_recipe(recipe: str, overrides: Layer | None = None) -> RunConfig:
     asked = merge(own, overrides)
     method = str(asked.get("method") or published.get("method") or RunConfig.model_fields["method"].default)
     # A published recipe knows settings for methods that this run may not use; what a person wrote must all be used.
-    useful = {name: values for name, values in published.get("settings", {}).items() if name in method.split("+")}
+    useful = {
+        name: values for name, values in published.get("settings", {}).items() if name in re.split(r"[+\s]+", method)
+    }
     return validate(merge({**published, "settings": useful}, {**asked, "protocol": protocol}))
 
 
@@ -201,6 +221,32 @@ def merge(base: Layer, top: Layer) -> dict[str, Any]:
         below = merged.get(key)
         merged[key] = merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
     return merged
+
+
+# How the machine goes about it, and where things lie, does not make another run; precision does.
+CIRCUMSTANCES = {"data.root", "data.workers", *(f"engine.{n}" for n in EngineConfig.model_fields if n != "precision")}
+
+
+def flat_settings(config: RunConfig) -> dict[str, Any]:
+    """Every setting that belongs to the experiment, dotted."""
+
+    def flatten(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+        flat: dict[str, Any] = {}
+        for key, value in values.items():
+            flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+        return flat
+
+    everything = flatten(config.model_dump(mode="json"), "")
+    return {name: value for name, value in everything.items() if name not in CIRCUMSTANCES}
+
+
+def differing_setting(there: RunConfig, here: RunConfig, ignoring: tuple[str, ...] = ()) -> str:
+    """The first setting in which two runs differ, in words; empty if they are the same experiment."""
+    one, two = flat_settings(there), flat_settings(here)
+    for name in sorted(one.keys() | two.keys()):
+        if one.get(name) != two.get(name) and not name.startswith(ignoring or ("\0",)):
+            return f"{name} is {one.get(name)} there and {two.get(name)} here"
+    return ""
 
 
 def to_yaml(config: RunConfig) -> str:

@@ -12,6 +12,16 @@ from torch import Tensor
 from incseg.protocol import IGNORE, Step
 
 
+def none_if_nan(value: float) -> float | None:
+    """JSON has no NaN; None stands for a value that does not exist."""
+    return None if math.isnan(value) else value
+
+
+def nan_if_none(value: float | None) -> float:
+    """The way back from JSON."""
+    return math.nan if value is None else float(value)
+
+
 def confusion_matrix(labels: Tensor, predictions: Tensor, num_classes: int) -> Tensor:
     """Count pixels by (true channel, predicted channel).
 

@@ -77,6 +77,13 @@ def replace_mask(path: Path, array: NDArray[np.uint8]) -> None:
         (lambda f: (f / "classes.txt").unlink(), r"classes\.txt is missing"),
         (lambda f: (f / "classes.txt").write_text("background"), "at least one class"),
         (lambda f: (f / "classes.txt").write_text("background\na\na"), "'a' twice"),
+        (lambda f: (f / "classes.txt").write_bytes(b"h\xe9n"), "not UTF-8"),
+        (lambda f: (f / "val.txt").write_text("001"), r"'001' is in both train\.txt and val\.txt"),
+        (lambda f: (f / "images/001.jpg").touch(), r"001\.jpg and 001\.png .* would share one mask"),
+        (
+            lambda f: (f / "images/001.png").write_bytes((f / "images/001.png").read_bytes()[:-60]),
+            r"images/001\.png cannot be read",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_folder_is_said_with_the_files_name(folder: Path, harm: object, message: str) -> None:
@@ -84,6 +91,22 @@ def test_what_is_wrong_with_a_folder_is_said_with_the_files_name(folder: Path, h
     harm(folder)
     with pytest.raises(InputError, match=message):
         scan(folder)
+
+
+def test_a_photograph_that_broke_off_is_named_before_training(folder: Path) -> None:
+    picture = Image.open(folder / "images" / "001.png").convert("RGB")
+    (folder / "images" / "001.png").unlink()
+    picture.save(folder / "images" / "001.jpg")
+    scan(folder)
+    (folder / "images" / "001.jpg").write_bytes((folder / "images" / "001.jpg").read_bytes()[:-100])
+    with pytest.raises(InputError, match=r"001\.jpg cannot be read \(its end is missing\)"):
+        scan(folder)
+
+
+def test_more_classes_than_a_mask_can_tell_from_ignored_are_refused(folder: Path) -> None:
+    (folder / "classes.txt").write_text("\n".join(f"class {i}" for i in range(256)))
+    with pytest.raises(InputError, match="at most 255 with background"):
+        open_source("folder", folder)
 
 
 def test_a_missing_root_is_named(tmp_path: Path) -> None:

@@ -59,9 +59,3 @@ def test_labels_are_channels_in_the_order_of_learning() -> None:
 def test_classes_still_to_come_when_scoring(future: str, expected: int) -> None:
     table = scoring_table(steps("2-2", 4)[0], NATURAL, future)  # type: ignore[arg-type]  # parametrised literal
     assert table[[0, 1, 2, 3, 4, 255]].tolist() == [0, 1, 2, expected, expected, 255]
-
-
-def test_datasets_of_many_classes_get_a_long_table() -> None:
-    table = scoring_table(steps("200-100", 300)[1], tuple(range(301)))
-    assert len(table) == 65536
-    assert table[300] == 300

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from incseg.engine.rescore import rescore
 from incseg.models.storage import load_model
 from samples import write_folder
 
@@ -63,6 +65,11 @@ def test_two_processes_train_one_model_and_score_every_image_once(tmp_path: Path
     assert done.returncode == 0, done.stderr
     alone = run(*command, "--method", "mib+ucd", "--out", tmp_path / "one")
     assert alone.returncode == 0, alone.stderr
+    assert rescore(tmp_path / "two")["steps"] == json.loads((tmp_path / "two" / "result.json").read_text())["steps"]
+    before = (tmp_path / "two" / "step-1" / "model.safetensors").read_bytes()
+    shutil.rmtree(tmp_path / "two" / "step-1")
+    assert run(*command, "--method", "mib+ucd", "--engine.devices", "2", "--out", tmp_path / "two").returncode == 0
+    assert (tmp_path / "two" / "step-1" / "model.safetensors").read_bytes() == before
     two, one = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("two", "one"))
     for pair in zip(two["steps"], one["steps"], strict=True):
         pixels = [torch.tensor(step["confusion"]).sum(1) for step in pair]

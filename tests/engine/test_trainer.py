@@ -1,22 +1,28 @@
 import json
+import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from incseg.batch import View
 from incseg.config import RunConfig
 from incseg.engine.build import build, launch, train
 from incseg.engine.journal import Journal
 from incseg.engine.rescore import rescore
 from incseg.engine.trainer import Schedule, Trainer
 from incseg.errors import InputError, TrainingError
+from incseg.methods import Context, Part, method_names, registry
+from incseg.models import Segmenter
 from incseg.models.storage import load_model
 from incseg.protocol import steps
 
 MakeConfig = Callable[..., RunConfig]
-ALL = ["ft", "joint", "mib", "ucd", "mib+ucd", "cd", "mib+pixel", "mib+segment"]
+ALL = [*method_names(), "mib+ucd", "mib+pixel", "mib+segment"]
 
 
 def bytes_of(run: Path, step: int = 1) -> tuple[bytes, bytes]:
@@ -87,6 +93,78 @@ def test_an_interrupted_run_ends_as_if_nothing_had_happened(
     assert (tmp_path / "whole" / "metrics.jsonl").read_text() == (tmp_path / "cut" / "metrics.jsonl").read_text()
 
 
+@dataclass
+class Watcher(Part):
+    """Freezes at step 1 only, and remembers something of every step."""
+
+    def begin(self, context: Context) -> None:
+        context.student.encoder.requires_grad_(context.step.index != 1)
+
+    def observe(self, view: View, student: Segmenter) -> None:  # noqa: ARG002
+        gradient = student.classifier.heads[0].get_parameter("weight").grad
+        assert gradient is not None
+        self.memory["seen"] = self.memory.get("seen", torch.zeros(())) + gradient.abs().sum()
+
+    def end(self, context: Context) -> None:
+        self.memory[f"after-{context.step.index}"] = self.memory["seen"].clone()
+
+
+@pytest.fixture
+def watching(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
+    registry.method("watching", "for this test", paper="–")(lambda: [Watcher()])
+    return "mib+watching"
+
+
+@pytest.mark.parametrize(("step", "iteration"), [("step 1", 2), ("step 2", 1), ("step 2", 3)])
+def test_what_a_part_froze_and_remembers_survives_an_interruption(
+    step: str,
+    iteration: int,
+    watching: str,
+    quick_config: MakeConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = {"accelerator": "cpu", "log_every": 1, "pictures": 0, "checkpoint_every": 1}
+    config = quick_config(watching, task="2-1-1", engine=engine)
+    train(config, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "log", killed_at(step, iteration))
+        with pytest.raises(Killed):
+            train(config, tmp_path / "cut")
+    train(config, tmp_path / "cut")
+    assert bytes_of(tmp_path / "whole", 2) == bytes_of(tmp_path / "cut", 2)
+    memory = [(tmp_path / name / "step-2" / "memory.safetensors").read_bytes() for name in ("whole", "cut")]
+    assert memory[0] == memory[1]
+    assert set(load_file(tmp_path / "cut" / "step-2" / "memory.safetensors")) == {
+        "Watcher.seen", "Watcher.after-0", "Watcher.after-1", "Watcher.after-2",
+    }  # fmt: skip
+
+
+def test_a_part_that_remembers_step_0_needs_its_own(watching: str, quick_config: MakeConfig, tmp_path: Path) -> None:
+    train(quick_config("ft"), tmp_path / "ft")
+    with pytest.raises(InputError, match="learns step 0 otherwise than 'ft'"):
+        train(quick_config(watching), tmp_path / "run", first_step=tmp_path / "ft")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_log_line_cut_short_by_a_crash_does_not_matter(quick_config: MakeConfig, tmp_path: Path) -> None:
+    config = quick_config("ft")
+    train(config, tmp_path)
+    whole = (tmp_path / "metrics.jsonl").read_text()
+    (tmp_path / "metrics.jsonl").write_text(whole[:-20])
+    shutil.rmtree(tmp_path / "step-1")
+    train(config, tmp_path)
+    assert (tmp_path / "metrics.jsonl").read_text() == whole
+
+
+def test_precision_is_part_of_a_run_and_the_machine_is_not(quick_config: MakeConfig, tmp_path: Path) -> None:
+    train(quick_config("ft"), tmp_path)
+    train(quick_config("ft", engine={"accelerator": "cpu", "log_every": 5}), tmp_path)
+    with pytest.raises(InputError, match=r"engine\.precision is 32-true there and bf16-mixed here"):
+        train(quick_config("ft", engine={"accelerator": "cpu", "precision": "bf16-mixed"}), tmp_path)
+
+
 def test_a_finished_run_is_not_learnt_again(quick_config: MakeConfig, tmp_path: Path) -> None:
     config = quick_config("ft")
     train(config, tmp_path)
@@ -110,7 +188,7 @@ def test_methods_share_a_first_step(quick_config: MakeConfig, tmp_path: Path) ->
 
 def test_a_first_step_of_another_kind_is_refused(quick_config: MakeConfig, tmp_path: Path) -> None:
     train(quick_config("ft", task="offline"), tmp_path / "other")
-    with pytest.raises(InputError, match="'protocol' settings differ"):
+    with pytest.raises(InputError, match="cannot be shared: protocol is folder/offline"):
         train(quick_config("mib"), tmp_path / "run", first_step=tmp_path / "other")
     with pytest.raises(InputError, match="not the folder of a run"):
         train(quick_config("mib"), tmp_path / "run", first_step=tmp_path / "nowhere")
@@ -149,8 +227,11 @@ def test_the_teacher_is_the_frozen_student_of_the_step_before(
 
 def test_a_loss_that_is_not_finite_stops_the_run_with_a_sentence(quick_config: MakeConfig, tmp_path: Path) -> None:
     config = quick_config("ft", optim={"epochs": 20, "batch_size": 4, "learning_rate": 1e12})
-    with pytest.raises(TrainingError, match=r"no longer finite at step 0, iteration \d+"):
+    with pytest.raises(TrainingError, match=r"no longer finite at step 0, iteration \d+.*--optim\.learning-rate"):
         train(config, tmp_path)
+    if (tmp_path / "checkpoint.pt").exists():
+        saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+        assert all(value.isfinite().all() for value in saved["model"].values())
 
 
 def test_the_learning_rate_falls_as_a_power_from_a_start_per_step() -> None:

@@ -56,6 +56,13 @@ def test_ignored_pixels_change_nothing(old_classes: int) -> None:
         )
 
 
+def test_halves_of_a_batch_average_to_the_whole_however_the_ignored_pixels_fall() -> None:
+    logits, labels = example()
+    labels[0] = 255
+    halves = [unbiased_cross_entropy(logits[i : i + 1], labels[i : i + 1], old_classes=3) for i in (0, 1)]
+    torch.testing.assert_close(sum(halves) / 2, unbiased_cross_entropy(logits, labels, old_classes=3))
+
+
 @pytest.mark.parametrize("old_classes", [1, 3])
 def test_all_ignored_is_zero_with_zero_gradient(old_classes: int) -> None:
     logits, labels = example()

@@ -7,7 +7,7 @@ import reference
 from incseg import methods
 from incseg.batch import Batch, Outputs, View
 from incseg.errors import InputError
-from incseg.methods.contrast import PixelContrast, SegmentContrast
+from incseg.methods.contrast import PixelContrast, SegmentContrast, StudentContrast
 from incseg.methods.regions import within
 from incseg.methods.ucd import ContrastiveDistillation
 from incseg.protocol import Step, steps
@@ -75,7 +75,7 @@ def test_segment_contrast_uses_the_means_per_image_and_class() -> None:
 
 
 @pytest.mark.parametrize("part", [PixelContrast(), SegmentContrast()])
-def test_both_rest_at_step_0(part: PixelContrast) -> None:
+def test_both_rest_at_step_0(part: StudentContrast) -> None:
     assert part.losses(make_view(FIRST)) == {}
 
 

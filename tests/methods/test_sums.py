@@ -73,6 +73,9 @@ def test_resolving_is_associative_because_it_happens_once() -> None:
         ("joint+ucd", "'joint' stands alone: it cannot be summed with 'ucd'"),
         ("ucd+mib+joint", "'joint' stands alone"),
         ("mib+mib", "named twice"),
+        ("ucd+pixel", "'ucd' and 'pixel' cannot be summed: both bring a contrast loss"),
+        ("pixel+segment", "'pixel' and 'segment' cannot be summed"),
+        ("ucd+cd", "'ucd' and 'cd' cannot be summed"),
     ],
 )
 def test_sums_that_make_no_sense(text: str, message: str) -> None:
@@ -93,6 +96,10 @@ def test_settings_reach_the_parts_and_are_checked() -> None:
         methods.parse("ucd", {"ucd": {"temprature": 1}})
     with pytest.raises(InputError, match=r"ucd\.denominator cannot be 'all'"):
         methods.parse("ucd", {"ucd": {"denominator": "all"}})
+    with pytest.raises(InputError, match=r"ucd\.temperature cannot be -1"):
+        methods.parse("ucd", {"ucd": {"temperature": -1}})
+    with pytest.raises(InputError, match=r"ucd\.stride cannot be 0"):
+        methods.parse("ucd", {"ucd": {"stride": 0}})
     with pytest.raises(InputError, match="not part of the method"):
         methods.parse("ft", {"ucd": {"temperature": 1}})
 

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from timm.layers.norm_act import convert_sync_batchnorm
 
 from incseg.errors import InputError
 from incseg.models import Architecture, Segmenter
@@ -40,6 +41,16 @@ def test_an_image_alone_and_in_a_batch_is_segmented_alike() -> None:
     segmenter = Segmenter(SMALL, [3]).eval()
     batch = images(40, 56, 3)
     torch.testing.assert_close(segmenter.segment(batch)[1:2], segmenter.segment(batch[1:2]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("encoder", ["resnet18", "tf_efficientnet_lite0"])
+def test_synchronised_normalisation_is_the_same_network(encoder: str) -> None:
+    segmenter = Segmenter(Architecture(encoder=encoder), [3]).eval()
+    batch = images(64, 64, 1)
+    before = segmenter.segment(batch)
+    converted: Segmenter = convert_sync_batchnorm(segmenter)
+    assert any(isinstance(module, torch.nn.SyncBatchNorm) for module in converted.modules())
+    torch.testing.assert_close(converted.segment(batch), before)
 
 
 def test_normalisation_is_that_of_the_encoders_weights() -> None:

@@ -73,4 +73,7 @@ class Curriculum:
                 "use another task, class order or setting."
             )
         if not scored_images(self._val_presence, step, self.order):
-            raise InputError(f"no validation image of {self.source.name} shows a class of step {step.index} ({names}).")
+            raise InputError(
+                f"after step {step.index} ({names}) no validation image of {self.source.name} shows a class learnt so "
+                "far: there would be nothing to score; add such images to the validation split."
+            )

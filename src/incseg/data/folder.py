@@ -15,8 +15,15 @@ def open_folder(root: Path | None) -> Source:
     """Read the lists; without ``train.txt``/``val.txt`` every fifth image by name is for validation."""
     root = existing_root(root, "folder", LAYOUT)
     classes = _class_names(root / "classes.txt")
-    names = {path.stem: path for path in _images(root / "images")}
+    names: dict[str, Path] = {}
+    for path in _images(root / "images"):
+        if path.stem in names:
+            raise InputError(f"{names[path.stem].name} and {path.name} in {root / 'images'} would share one mask.")
+        names[path.stem] = path
     train, val = _split_names(root, sorted(names))
+    both = sorted(set(train) & set(val))
+    if both:
+        raise InputError(f"'{both[0]}' is in both train.txt and val.txt of {root}: score on images not learnt from.")
     return Source(root.resolve().name, classes, _files(root, names, train), _files(root, names, val))
 
 

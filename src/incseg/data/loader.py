@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -10,8 +11,10 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from incseg.batch import Batch
 from incseg.data.source import Split
 from incseg.data.transforms import TrainingTransform
+from incseg.errors import InputError
 from incseg.seeding import seed_from
 
+Item = TypeVar("Item")
 Address = tuple[int, int]  # (which image, the seed of its augmentation)
 
 
@@ -83,9 +86,9 @@ def stack(samples: Sequence[Batch]) -> Batch:
 
 def training_loader(
     images: TrainingImages, addresses: BatchAddresses, workers: int, pin_memory: bool
-) -> DataLoader[Batch]:
+) -> Iterable[Batch]:
     """The stream of batches from ``addresses.start`` to the end of the step."""
-    return DataLoader(
+    loader = DataLoader(
         images,
         batch_sampler=addresses,
         num_workers=workers,
@@ -93,6 +96,7 @@ def training_loader(
         pin_memory=pin_memory,
         generator=torch.Generator(),
     )
+    return _in_our_words(loader)
 
 
 @dataclass(frozen=True)
@@ -123,10 +127,19 @@ def scoring_loader(
     images: ScoredImages, batch_size: int, workers: int, rank: int = 0, world_size: int = 1
 ) -> Iterable[list[Batch]]:
     """Every image exactly once over all processes: no padding, hence no image counted twice."""
-    return DataLoader(
+    loader: Iterable[list[Batch]] = DataLoader(
         images,
         batch_size=batch_size,
         sampler=range(rank, len(images), world_size),
         num_workers=workers,
         collate_fn=group_by_size,
     )
+    return _in_our_words(loader)
+
+
+def _in_our_words(loader: Iterable[Item]) -> Iterator[Item]:
+    """A worker's error arrives wrapped in its traceback; the person needs only its last line."""
+    try:
+        yield from loader
+    except InputError as error:
+        raise InputError(str(error).strip().splitlines()[-1].removeprefix("incseg.errors.InputError: ")) from None

@@ -1,4 +1,4 @@
-"""Which classes each image shows: read once from all masks, checked, and cached."""
+"""Which classes each image shows: read once from all masks, images checked along the way, and cached."""
 
 import hashlib
 import json
@@ -52,6 +52,7 @@ def _scan(split: Split, progress: Progress | None) -> list[frozenset[int]]:
     """Pillow decodes without holding Python's lock, so threads are enough."""
 
     def ids_of(index: int) -> frozenset[int]:
+        split.check(index)
         mask = split.mask(index).numpy()
         counts = np.bincount(mask.ravel()) if mask.min(initial=0) >= 0 else np.empty(0)
         if not len(counts):

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from incseg.discover import import_modules
 from incseg.errors import InputError, closest
+from incseg.protocol import IGNORE
 
 
 class Split(ABC):
@@ -30,12 +31,15 @@ class Split(ABC):
     def mask(self, index: int) -> Tensor:
         """(H, W) integer class ids of the dataset: 0 background, 255 ignored."""
 
+    def check(self, index: int) -> None:  # noqa: B027 - what is not a file needs no check
+        """Refuse an image that cannot be used, as far as that can be told without decoding it."""
+
     def where(self, index: int) -> str:
         """How to name this image to a person, in a message about its mask."""
         return self.ids[index]
 
     def fingerprint(self) -> str | None:
-        """A text that changes whenever a mask does, under which a scan may be cached; None: not worth caching."""
+        """A text that changes whenever a file does, under which a scan may be cached; None: not worth caching."""
         return None
 
 
@@ -47,6 +51,13 @@ class Source:
     classes: tuple[str, ...]
     train: Split
     val: Split
+
+    def __post_init__(self) -> None:
+        if len(self.classes) > IGNORE:
+            raise InputError(
+                f"{self.name} has {len(self.classes)} classes; there can be at most {IGNORE} with background, since "
+                f"the id {IGNORE} marks ignored pixels."
+            )
 
 
 class FileSplit(Split):
@@ -77,13 +88,27 @@ class FileSplit(Split):
             ids = np.array(picture)
         return torch.from_numpy(ids if ids.dtype == np.uint8 else ids.astype(np.int32))
 
+    def check(self, index: int) -> None:
+        """A copy or download that broke off lacks the file's end."""
+        path = self.images[index]
+        with _opened(path, "image") as picture:
+            kind = picture.format
+            if kind == "JPEG":
+                with path.open("rb") as file:
+                    file.seek(max(0, path.stat().st_size - 64))
+                    if b"\xff\xd9" not in file.read():
+                        raise InputError(f"the image {path} cannot be read (its end is missing); is it complete?")
+            else:
+                picture.verify()
+
     def where(self, index: int) -> str:
         """The mask's path."""
         return str(self.masks[index])
 
     def fingerprint(self) -> str:
-        """Names, sizes and modification times of all masks."""
-        return "\n".join(f"{path} {(stat := path.stat()).st_size} {stat.st_mtime_ns}" for path in self.masks)
+        """Names, sizes and modification times of all files."""
+        files = (*self.images, *self.masks)
+        return "\n".join(f"{path} {(stat := path.stat()).st_size} {stat.st_mtime_ns}" for path in files)
 
 
 class _opened:  # noqa: N801 - reads as a verb where it is used
@@ -117,6 +142,8 @@ def read_lines(path: Path) -> list[str]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InputError(f"{path} is missing.") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not UTF-8 text; save it in that encoding.") from None
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
@@ -148,6 +175,7 @@ def dataset(
     """Register ``open(root) -> Source`` under a name; ``tasks`` are those published for it."""
 
     def register(opener: Callable[[Path | None], Source]) -> Callable[[Path | None], Source]:
+        assert name not in _DATASETS, f"two datasets are called '{name}'"
         _DATASETS[name] = DatasetEntry(name, summary, tasks, opener)
         return opener
 

@@ -46,7 +46,7 @@ def training_table(step: Step, order: Sequence[int], void: Void = "ignore", *, k
         keep_old: label the old classes too, as joint training may.
 
     Returns:
-        (256,) int64, or (65536,) for datasets of more classes: labels are ``table[mask]``.
+        (256,) int64: labels are ``table[mask]``.
     """
     labelled = step.seen if keep_old else step.new
     return _table(order, labelled, elsewhere=BACKGROUND, void=IGNORE if void == "ignore" else BACKGROUND)
@@ -63,7 +63,7 @@ def scoring_table(step: Step, order: Sequence[int], future: Future = "background
 
 
 def _table(order: Sequence[int], labelled: Sequence[int], elsewhere: int, void: int) -> Tensor:
-    table = torch.full((256 if len(order) <= IGNORE else 65536,), elsewhere, dtype=torch.int64)
+    table = torch.full((IGNORE + 1,), elsewhere, dtype=torch.int64)
     for channel in labelled:
         table[order[channel]] = channel
     table[IGNORE] = void

@@ -12,18 +12,21 @@ from rich.console import Console
 
 import incseg
 from incseg import methods
-from incseg.config import RunConfig, from_yaml, to_yaml
+from incseg.config import RunConfig, differing_setting, flat_settings, from_yaml, to_yaml
 from incseg.data import open_source
 from incseg.data.curriculum import Curriculum, LabelPolicy
 from incseg.engine.checkpoint import RunFolder
-from incseg.engine.first_step import adopt_first_step
+from incseg.engine.first_step import check_first_step, copy_first_step
 from incseg.engine.journal import Journal
 from incseg.engine.trainer import Habits, Schedule, Trainer
 from incseg.errors import InputError
+from incseg.files import replacing, usable_folder
 from incseg.models import Architecture, Segmenter
 from incseg.models.pretrained import load_encoder
 from incseg.protocol import Protocol
 from incseg.seeding import seed_from
+
+NAMED = ("protocol", "method", "seed")  # what a result says of itself before its settings
 
 
 def launch(config: RunConfig) -> Fabric:
@@ -31,12 +34,18 @@ def launch(config: RunConfig) -> Fabric:
     if config.engine.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when the device wakes up
         torch.use_deterministic_algorithms(True, warn_only=True)
-    fabric = Fabric(
-        accelerator=config.engine.accelerator,
-        devices=config.engine.devices,
-        num_nodes=config.engine.nodes,
-        precision=config.engine.precision,
-    )
+    try:
+        fabric = Fabric(
+            accelerator=config.engine.accelerator,
+            devices=config.engine.devices,
+            num_nodes=config.engine.nodes,
+            precision=config.engine.precision,
+        )
+    except (RuntimeError, ValueError) as error:
+        engine = config.engine
+        raise InputError(
+            f"this machine cannot run on {engine.devices} × '{engine.accelerator}' in {engine.precision}: {error}"
+        ) from error
     fabric.launch()
     return fabric
 
@@ -45,32 +54,35 @@ def train(
     config: RunConfig, out: Path, first_step: Path | None = None, console: Console | None = None
 ) -> dict[str, Any]:
     """Run a configuration in a folder, or finish what an earlier call began there; returns the result."""
-    _check(config)
+    _check(config, out)
     fabric = launch(config)
     trainer = build(config, out, fabric, console)
     if first_step is not None:
-        if fabric.is_global_zero:
-            adopt_first_step(first_step, trainer.folder, config, trainer.method)
-        fabric.barrier()
-    with trainer.journal:
-        return trainer.run()
+        check_first_step(first_step, config, trainer.method)
+    if fabric.is_global_zero:
+        # Only now, that nothing more can be wrong with the input, is the folder this run's.
+        if not trainer.folder.config.exists():
+            with replacing(trainer.folder.config) as temporary:
+                temporary.write_text(to_yaml(config), encoding="utf-8")
+        if first_step is not None:
+            copy_first_step(first_step, trainer.folder)
+    fabric.barrier()
+    try:
+        with trainer.journal:
+            return trainer.run()
+    finally:
+        if torch.distributed.is_initialized():  # left to the interpreter's end, its threads may be cut off
+            torch.distributed.destroy_process_group()
 
 
 def build(config: RunConfig, out: Path, fabric: Fabric, console: Console | None = None) -> Trainer:
     """Assemble everything a run needs; whatever is wrong with the input is found here, before training starts."""
-    method = methods.parse(config.method, config.settings)
-    _refuse_another_run(out, config)
     curriculum = build_curriculum(config, console if fabric.is_global_zero else None)
-    student = _student(config, curriculum.steps[0].num_classes)
-    if fabric.is_global_zero:
-        out.mkdir(parents=True, exist_ok=True)
-        RunFolder(out).config.write_text(to_yaml(config), encoding="utf-8")
-    fabric.barrier()
     return Trainer(
         fabric=fabric,
         curriculum=curriculum,
-        method=method,
-        student=student,
+        method=methods.parse(config.method, config.settings),
+        student=_student(config, curriculum.steps[0].num_classes),
         schedule=Schedule(crop_size=config.data.crop_size, **config.optim.model_dump()),
         habits=Habits(
             workers=min(config.data.workers, os.cpu_count() or 1),
@@ -103,9 +115,16 @@ def build_curriculum(config: RunConfig, console: Console | None = None) -> Curri
     )
 
 
-def _check(config: RunConfig) -> None:
+def _check(config: RunConfig, out: Path) -> None:
     """What can be refused before any process is started."""
     methods.parse(config.method, config.settings)
+    usable_folder(out)
+    there = RunFolder(out).config
+    difference = differing_setting(from_yaml(there), config) if there.exists() else ""
+    if difference:
+        raise InputError(
+            f"{out} holds another run ({difference}); choose another --out, or delete that folder to start anew."
+        )
     batch_size, devices = config.optim.batch_size, config.engine.devices * config.engine.nodes
     if batch_size % devices or batch_size < 2 * devices:
         raise InputError(
@@ -125,33 +144,21 @@ def _student(config: RunConfig, num_classes: int) -> Segmenter:
     )
     student = Segmenter(architecture, [num_classes])
     load_encoder(student, model.weights)
+    _try_out(student, config.data.crop_size)
     return student
 
 
-def _refuse_another_run(out: Path, config: RunConfig) -> None:
-    """A folder may be taken up again by the run that began it, and by no other."""
-    there = RunFolder(out).config
-    difference = _difference(from_yaml(there), config) if there.exists() else ""
-    if difference:
+def _try_out(student: Segmenter, crop_size: int) -> None:
+    """Some encoders want one size, some decoders a certain depth; better to know now than after the first epoch."""
+    try:
+        with torch.no_grad():
+            student.eval()(torch.zeros(1, 3, crop_size, crop_size, dtype=torch.uint8))
+    except Exception as error:
+        architecture = student.architecture
         raise InputError(
-            f"{out} holds another run ({difference}); choose another --out, or delete that folder to start anew."
-        )
-
-
-def _difference(there: RunConfig, here: RunConfig) -> str:
-    """The first setting in which two runs differ; how the machine goes about it does not count."""
-    one, two = (_flat(config.model_dump(mode="json", exclude={"engine": True})) for config in (there, here))
-    for name in sorted(one.keys() | two.keys()):
-        if one.get(name) != two.get(name) and name != "data.workers":
-            return f"{name} is {one.get(name)} there and {two.get(name)} here"
-    return ""
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat
+            f"'{architecture.decoder}' on '{architecture.encoder}' cannot see images of {crop_size}×{crop_size}: "
+            f"{' '.join(str(error).split())}"
+        ) from error
 
 
 def run_header(config: RunConfig, fabric: Fabric) -> dict[str, Any]:
@@ -161,6 +168,7 @@ def run_header(config: RunConfig, fabric: Fabric) -> dict[str, Any]:
         "protocol": config.protocol,
         "method": config.method,
         "seed": config.seed,
+        "settings": {name: value for name, value in flat_settings(config).items() if name not in NAMED},
         "environment": {
             "incseg": incseg.__version__,
             "torch": torch.__version__,

@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch.utils.tensorboard import SummaryWriter
 
+from incseg.files import replacing
+
 
 class Journal:
     """One per run; silent on all processes but the first."""
@@ -16,11 +18,13 @@ class Journal:
     def __init__(self, folder: Path, title: str, *, active: bool = True, console: Console | None = None):
         self.active, self.title = active, title
         self.console = console or Console()
-        self._metrics = folder / "metrics.jsonl"
-        self._tensorboard = SummaryWriter(str(folder / "tensorboard")) if active else None
+        self._folder, self._metrics = folder, folder / "metrics.jsonl"
+        self._tensorboard: SummaryWriter | None = None
         self._bar: Progress | None = None
 
     def __enter__(self) -> "Journal":
+        if self.active:
+            self._tensorboard = SummaryWriter(str(self._folder / "tensorboard"))
         return self
 
     def __exit__(
@@ -88,10 +92,11 @@ class Journal:
             self._bar = None
 
     def _rewind(self, step: str, iteration: int) -> None:
+        """Keep the lines before the checkpoint; a last line cut short by a crash is not one."""
         if not self._metrics.exists():
             return
-        lines = self._metrics.read_text(encoding="utf-8").splitlines()
-        kept = [
-            line for line in lines if (entry := json.loads(line))["step"] != step or entry["iteration"] <= iteration
-        ]
-        self._metrics.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+        lines = self._metrics.read_text(encoding="utf-8").splitlines(keepends=True)
+        entries = [(line, json.loads(line)) for line in lines if line.endswith("}\n")]
+        kept = [line for line, entry in entries if entry["step"] != step or entry["iteration"] <= iteration]
+        with replacing(self._metrics) as temporary:
+            temporary.write_text("".join(kept), encoding="utf-8")

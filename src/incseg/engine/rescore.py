@@ -25,7 +25,8 @@ def rescore(run: Path, data_root: Path | None = None) -> dict[str, Any]:
 
 
 def _rescore(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
-    fabric = launch(config.model_copy(update={"engine": config.engine.model_copy(update={"devices": 1, "nodes": 1})}))
+    here = config.engine.model_copy(update={"accelerator": "auto", "devices": 1, "nodes": 1})
+    fabric = launch(config.model_copy(update={"engine": here}))
     curriculum = build_curriculum(config)
     entries = []
     for step in curriculum.steps:

@@ -1,12 +1,11 @@
 """``result.json``: scores derived from one confusion matrix per step; nothing in it depends on the clock."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
-from incseg.metrics import forgetting, intersection_over_union, mean, step_scores
+from incseg.metrics import forgetting, intersection_over_union, mean, nan_if_none, none_if_nan, step_scores
 from incseg.protocol import Step
 
 
@@ -17,8 +16,8 @@ def step_entry(step: Step, classes: Sequence[str], images: int, confusion: Tenso
         "step": step.index,
         "new_classes": [classes[c] for c in step.new],
         "training_images": images,
-        "miou": {name: _number(value) for name, value in step_scores(iou, step).items()},
-        "iou": {classes[c]: _number(value) for c, value in enumerate(iou)},
+        "miou": {name: none_if_nan(value) for name, value in step_scores(iou, step).items()},
+        "iou": {classes[c]: none_if_nan(value) for c, value in enumerate(iou)},
         "confusion": confusion.tolist(),
     }
 
@@ -27,23 +26,15 @@ def run_result(
     header: Mapping[str, Any], classes: Sequence[str], entries: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """The whole result: what was run, every step, and what the steps together say."""
-    history = [[_value(entry["iou"][name]) for name in classes if name in entry["iou"]] for entry in entries]
+    history = [[nan_if_none(entry["iou"][name]) for name in classes if name in entry["iou"]] for entry in entries]
     forgotten = forgetting(history)
     return {
         **header,
         "classes": list(classes),
         "steps": list(entries),
-        "average_miou": _number(mean(_value(entry["miou"]["all"]) for entry in entries)),
+        "average_miou": none_if_nan(mean(nan_if_none(entry["miou"]["all"]) for entry in entries)),
         "forgetting": {
-            "mean": _number(mean(forgotten[1:])),
-            "classes": {classes[c]: _number(value) for c, value in enumerate(forgotten) if c > 0},
+            "mean": none_if_nan(mean(forgotten[1:])),
+            "classes": {classes[c]: none_if_nan(value) for c, value in enumerate(forgotten) if c > 0},
         },
     }
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value
-
-
-def _value(number: float | None) -> float:
-    return math.nan if number is None else number

@@ -2,13 +2,14 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from lightning.fabric import Fabric
 from lightning.fabric.wrappers import _FabricModule, _FabricOptimizer
+from timm.layers.norm_act import convert_sync_batchnorm
 from torch import Tensor, nn
 
 from incseg.batch import Batch, in_float32
@@ -142,6 +143,7 @@ class Trainer:
 
     def _learn(self, step: Step, images: TrainingImages, teacher: Segmenter | None) -> None:
         self.student = self._synchronised(self.student).to(self.fabric.device).train()
+        self.student.requires_grad_(True)  # what an earlier step froze is this step's to decide anew
         context = Context(step, self.student, teacher, batches=lambda: self._batches(step, images, epochs=1))
         self.method.begin(context)
         model, optimizer = self.fabric.setup(self.student, self.schedule.optimizer(self.student.parameters()))
@@ -152,7 +154,14 @@ class Trainer:
             terms = self._train_on(lesson, batch, iteration)
             self._record(lesson, terms, done=iteration + 1)
         self.journal.end_step()
+        self._agree_on_statistics()
         self.method.end(context)
+
+    def _agree_on_statistics(self) -> None:
+        """Each process has watched its own share of the last batches; one model goes on, that of the first."""
+        if self.fabric.world_size > 1:
+            for buffer in self.student.buffers():
+                torch.distributed.broadcast(buffer, src=0)
 
     def _train_on(self, lesson: Lesson, batch: Batch, iteration: int) -> dict[str, Tensor]:
         """One iteration: both networks look, the method speaks, the optimizer moves."""
@@ -179,8 +188,9 @@ class Trainer:
         """Batch normalisation over the batch of all devices, as in the paper; PyTorch has it for GPUs only."""
         if self.fabric.world_size == 1 or self.fabric.device.type != "cuda":
             return student
-        convert: Callable[[Segmenter], Segmenter] = nn.SyncBatchNorm.convert_sync_batchnorm
-        return convert(student)
+        # timm's, because PyTorch's own would drop the activations that timm's encoders fuse into their norms.
+        synchronised: Segmenter = convert_sync_batchnorm(student)
+        return synchronised
 
     def _batches(self, step: Step, images: TrainingImages, epochs: int, start: int = 0) -> Iterator[Batch]:
         """The step's batches on the device, from any iteration on."""
@@ -200,17 +210,30 @@ class Trainer:
     def _record(self, lesson: Lesson, terms: Mapping[str, Tensor], done: int) -> None:
         """After an iteration: the bar, every so often a log line, every so often a checkpoint."""
         self.journal.advance(done)
-        if done % self.habits.log_every == 0 or done == lesson.iterations:
-            values = {key: float(value.detach()) for key, value in terms.items()}
-            if not all(map(math.isfinite, values.values())):
-                raise TrainingError(
-                    f"the loss is no longer finite at {lesson.name}, iteration {done} ({values}); "
-                    "a lower --optim.learning-rate usually helps."
-                )
+        last = done == lesson.iterations
+        saves = done % (self.habits.checkpoint_every or lesson.per_epoch) == 0 and not last
+        if saves or last or done % self.habits.log_every == 0:
+            values = self._global_means(terms)
+            self._require_finite(lesson, values, done)
             values["learning_rate"] = lesson.optimizer.param_groups[0]["lr"]
-            self.journal.log(lesson.name, done, -(-done // lesson.per_epoch), values)
-        if done % (self.habits.checkpoint_every or lesson.per_epoch) == 0 and done < lesson.iterations:
+            if last or done % self.habits.log_every == 0:
+                self.journal.log(lesson.name, done, -(-done // lesson.per_epoch), values)
+        if saves:
             self._save_progress(lesson, done)
+
+    def _global_means(self, terms: Mapping[str, Tensor]) -> dict[str, float]:
+        """The loss terms of the whole batch: all processes see the same, so all go on or all stop."""
+        stacked = torch.stack([value.detach().float() for value in terms.values()])
+        means = cast(Tensor, self.fabric.all_reduce(stacked, reduce_op="mean"))
+        return dict(zip(terms, means.tolist(), strict=True))
+
+    def _require_finite(self, lesson: Lesson, values: Mapping[str, float], done: int) -> None:
+        if not all(map(math.isfinite, values.values())):
+            rate = "learning-rate" if lesson.step.index == 0 else "incremental-learning-rate"
+            raise TrainingError(
+                f"the loss is no longer finite at {lesson.name}, iteration {done} ({values}); "
+                f"a lower --optim.{rate} usually helps (with another --out)."
+            )
 
     def _save_progress(self, lesson: Lesson, done: int) -> None:
         if self.fabric.is_global_zero:

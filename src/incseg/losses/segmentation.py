@@ -8,9 +8,10 @@ from incseg.protocol import IGNORE
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Pixel-wise cross-entropy, averaged over the pixels that are not ignored.
+    """Pixel-wise cross-entropy; ignored pixels cost nothing and count in the mean.
 
-    ``−1/|V| Σ_{p∈V} log softmax(z_p)[y_p]``, V the pixels with y ≠ 255.
+    ``−1/|I| Σ_{p: y_p≠255} log softmax(z_p)[y_p]`` with I all pixels, as in the paper (|I| of UCD eq. 13, 19) and in
+    MiB's code. So the mean over devices is the loss of the joined batch, however the ignored pixels fall.
 
     Args:
         logits: (B, C, H, W) float.
@@ -19,14 +20,14 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     Returns:
         A scalar; 0 (with zero gradient) when every pixel is ignored.
     """
-    return _mean_over_labelled(torch.log_softmax(logits, dim=1), labels)
+    return _mean_over_pixels(torch.log_softmax(logits, dim=1), labels)
 
 
 def unbiased_cross_entropy(logits: Tensor, labels: Tensor, *, old_classes: int) -> Tensor:
     """Cross-entropy in which background may be any class learnt before (MiB; UCD eq. 13 and 14).
 
     ``p̃(0) = Σ_{c<K} p(c)`` and ``p̃(c) = p(c)`` for the new classes c ≥ K; then cross-entropy of p̃ with the labels,
-    averaged over the pixels that are not ignored. With K = 1 (only background is old) this is cross-entropy.
+    averaged as in :func:`cross_entropy`, which this is for K = 1 (only background is old).
 
     Args:
         logits: (B, C, H, W) float.
@@ -41,9 +42,8 @@ def unbiased_cross_entropy(logits: Tensor, labels: Tensor, *, old_classes: int) 
     merged = torch.cat([background, log_probs[:, old_classes:]], dim=1)
     is_new = (labels >= old_classes) & (labels != IGNORE)
     shifted = torch.where(is_new, labels - old_classes + 1, torch.where(labels == IGNORE, IGNORE, 0))
-    return _mean_over_labelled(merged, shifted)
+    return _mean_over_pixels(merged, shifted)
 
 
-def _mean_over_labelled(log_probs: Tensor, labels: Tensor) -> Tensor:
-    total = F.nll_loss(log_probs, labels, ignore_index=IGNORE, reduction="sum")
-    return total / (labels != IGNORE).sum().clamp_min(1)
+def _mean_over_pixels(log_probs: Tensor, labels: Tensor) -> Tensor:
+    return F.nll_loss(log_probs, labels, ignore_index=IGNORE, reduction="sum") / max(labels.numel(), 1)

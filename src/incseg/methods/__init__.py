@@ -2,6 +2,7 @@
 
 from incseg.methods.base import (
     Context,
+    Contrast,
     Distillation,
     LossTerm,
     Method,
@@ -17,6 +18,7 @@ from incseg.methods.ucd import cd, ucd
 
 __all__ = [
     "Context",
+    "Contrast",
     "Distillation",
     "LossTerm",
     "Method",
@@ -34,3 +36,6 @@ __all__ = [
     "segment",
     "ucd",
 ]
+
+# A method in a file of its own is here under its name too, before its module of the same name.
+globals().update({entry.name: entry.build for entry in describe_methods()})

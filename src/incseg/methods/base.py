@@ -82,7 +82,12 @@ class Distillation(LossTerm):
     """A slot: the loss on the teacher's outputs. A method has at most one."""
 
 
-SLOTS: tuple[type[LossTerm], ...] = (Segmentation, Distillation)
+@dataclass
+class Contrast(LossTerm):
+    """A slot: the loss that contrasts pixels. A method has at most one."""
+
+
+SLOTS: tuple[type[LossTerm], ...] = (Segmentation, Distillation, Contrast)
 
 
 def default(part: Part) -> Part:
@@ -107,7 +112,8 @@ class Method:
         for slot in SLOTS:
             candidates = [part for part in parts if isinstance(part, slot)]
             winner = _winner(candidates, slot)
-            parts = [part for part in parts if part is winner or part not in candidates]
+            parts = [part for part in parts if part is winner or not isinstance(part, slot)]
+        parts = _without_repetition(parts)
         if not any(isinstance(part, Segmentation) for part in parts):
             raise InputError(
                 f"the method '{self.name}' has no segmentation loss: add one, for example 'ft+{self.name}'."
@@ -131,8 +137,16 @@ class Method:
 
     @property
     def first_step(self) -> str:
-        """What distinguishes this method's step 0 from plain cross-entropy training; empty if nothing does."""
-        return "+".join(sorted({part.first_step for part in self.parts} - {""}))
+        """What distinguishes this method's step 0 from plain cross-entropy training; empty if nothing does.
+
+        A part that watches gradients or concludes a step has something to remember of step 0, and needs its own.
+        """
+        watching = {
+            type(part).__name__
+            for part in self.parts
+            if type(part).observe is not Part.observe or type(part).end is not Part.end
+        }
+        return "+".join(sorted(({part.first_step for part in self.parts} - {""}) | watching))
 
     def begin(self, context: Context) -> None:
         """Let every part prepare the step."""
@@ -195,6 +209,19 @@ class Method:
         for part in self.parts:
             prefix = f"{type(part).__name__}."
             part.memory = {key.removeprefix(prefix): t for key, t in memory.items() if key.startswith(prefix)}
+
+
+def _without_repetition(parts: Sequence[Part]) -> list[Part]:
+    """A part that two methods bring alike is needed once; brought with different settings, it is refused."""
+    kept: dict[type[Part], Part] = {}
+    for part in parts:
+        other = kept.setdefault(type(part), part)
+        if other != part:
+            raise InputError(
+                f"'{other.origin}' and '{part.origin}' both bring {type(part).__name__}, with different settings "
+                f"({other} and {part}); give them the same."
+            )
+    return list(kept.values())
 
 
 def _winner(candidates: Sequence[Part], slot: type[Part]) -> Part | None:

@@ -11,6 +11,7 @@ from incseg.batch import View
 from incseg.methods.base import Context, Distillation, Part
 from incseg.methods.finetune import CrossEntropy
 from incseg.methods.registry import method
+from incseg.methods.settings import Weight
 
 
 @dataclass
@@ -49,6 +50,6 @@ class BalancedInitialisation(Part):
     "unbiased cross-entropy and distillation: background may be any class of another step",
     paper="Cermelli et al., Modeling the Background for Incremental Learning, CVPR 2020",
 )
-def mib(kd_weight: float = 10.0) -> Sequence[Part]:
+def mib(kd_weight: Weight = 10.0) -> Sequence[Part]:
     """``L = L_seg + λ_kd L_kd`` (UCD eq. 12)."""
     return [UnbiasedCrossEntropy(), UnbiasedDistillation(kd_weight), BalancedInitialisation()]

@@ -63,6 +63,7 @@ def method(
                 part.origin = name
             return Method(name, parts)
 
+        assert name not in _METHODS, f"two methods are called '{name}'"
         _METHODS[name] = MethodEntry(name, summary, paper, build, alone)
         return build
 

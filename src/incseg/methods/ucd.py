@@ -10,11 +10,12 @@ from torch.nn import functional as F
 from incseg import losses
 from incseg.batch import View
 from incseg.losses.contrastive import Denominator
-from incseg.methods.base import LossTerm, Part, default
+from incseg.methods.base import Contrast, Part, default
 from incseg.methods.finetune import CrossEntropy
 from incseg.methods.grid import grid_size, labels_on_grid, pixels_on_grid
 from incseg.methods.regions import parse_regions, within
 from incseg.methods.registry import method
+from incseg.methods.settings import Stride, Temperature, Weight
 
 PAPER = "Yang et al., Uncertainty-aware Contrastive Distillation for Incremental Semantic Segmentation, TPAMI 2022"
 
@@ -34,7 +35,7 @@ class ExtendedMapCrossEntropy(CrossEntropy):
 
 
 @dataclass
-class ContrastiveDistillation(LossTerm):
+class ContrastiveDistillation(Contrast):
     """``λ L_ucd`` (UCD eq. 11) between the embeddings of student and teacher."""
 
     needs_teacher: ClassVar[bool] = True
@@ -78,14 +79,14 @@ class ContrastiveDistillation(LossTerm):
 
 @method("ucd", "contrastive distillation of all pixels of a batch, weighted by how sure the teacher is", paper=PAPER)
 def ucd(
-    weight: float = 0.01,
-    temperature: float = 0.07,
+    weight: Weight = 0.01,
+    temperature: Temperature = 0.07,
     uncertainty: bool = True,
     student: str = "old+new",
     teacher: str = "old",
     denominator: Denominator = "negatives",
     detach_contrast: bool = False,
-    stride: int = 16,
+    stride: Stride = 16,
 ) -> Sequence[Part]:
     """``L = L_ce(M̄) + λ_ucd L_ucd``; summed with another method, that one's segmentation loss replaces ``L_ce(M̄)``.
 
@@ -99,7 +100,7 @@ def ucd(
 
 
 @method("cd", "contrastive distillation without uncertainty: the ablation of ucd with σ = 1", paper=PAPER)
-def cd(weight: float = 0.01, temperature: float = 0.07, stride: int = 16) -> Sequence[Part]:
+def cd(weight: Weight = 0.01, temperature: Temperature = 0.07, stride: Stride = 16) -> Sequence[Part]:
     """``L = L_ce(M̄) + λ L_cd`` (UCD eq. 7)."""
     contrast = ContrastiveDistillation(weight, temperature, uncertainty=False, stride=stride)
     return [default(ExtendedMapCrossEntropy()), contrast]

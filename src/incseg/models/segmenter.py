@@ -51,7 +51,7 @@ class Segmenter(nn.Module):
         self.architecture = architecture
         self.encoder: nn.Module = whole.encoder
         self.decoder: nn.Module = whole.decoder
-        self.classifier = GrowingClassifier(whole.segmentation_head[0].in_channels, head_sizes)
+        self.classifier = GrowingClassifier(_embedding_channels(whole.segmentation_head), head_sizes)
         default_mean, default_std = input_statistics(architecture.encoder)
         self.register_buffer("mean", torch.tensor(mean or default_mean).view(3, 1, 1))
         self.register_buffer("std", torch.tensor(std or default_std).view(3, 1, 1))
@@ -107,10 +107,16 @@ def _build(architecture: Architecture) -> Any:
             classes=1,
             **options,
         )
-    except (ValueError, TypeError, KeyError, RuntimeError) as error:
+    except Exception as error:  # smp and timm raise whatever suits them
         raise InputError(
-            f"the decoder '{architecture.decoder}' cannot be built on the encoder '{architecture.encoder}': {error}"
+            f"the decoder '{architecture.decoder}' cannot be built on the encoder '{architecture.encoder}': "
+            f"{' '.join(str(error).split())}"
         ) from error
+
+
+def _embedding_channels(head: nn.Module) -> int:
+    """What smp's own classifier, which ours replaces, expects from the decoder."""
+    return next(layer.in_channels for layer in head.modules() if isinstance(layer, nn.Conv2d))
 
 
 def _deeplab_options(architecture: Architecture) -> dict[str, Any]:

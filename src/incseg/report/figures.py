@@ -1,6 +1,7 @@
 """Figures: mIoU over the steps, and what the runs saw in the same images."""
 
 import itertools
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def miou_over_steps(runs: Sequence[Run]) -> Figure:
     for run in runs:
         steps = range(len(run.steps))
         kept = [mean(run.iou(k, name) for name in first_classes) for k in steps]
-        style = {"marker": "o", "label": run.method, "linestyle": next(styles), "alpha": 0.85}
+        style = {"marker": "o", "label": run.label, "linestyle": next(styles), "alpha": 0.85}
         panels[0].plot(steps, [100 * run.miou(k) for k in steps], **style)
         panels[1].plot(steps, [100 * value for value in kept], **style)
     for panel, title in zip(panels, ("all classes so far", "the classes of step 0"), strict=True):
@@ -43,7 +44,7 @@ def predictions(runs: Sequence[Run], step: int, most: int = 6) -> Figure | None:
     names = sorted(path.name.removesuffix(".image.jpg") for path in folders[0].glob("*.image.jpg"))[:most]
     if not names:
         return None
-    titles = ["image", "ground truth", *(run.method for run in runs)]
+    titles = ["image", "ground truth", *(textwrap.fill(run.label, 18) for run in runs)]
     figure = Figure(figsize=(1.9 * len(titles), 1.9 * len(names) + 0.7), layout="constrained")
     cells = figure.subplots(len(names), len(titles), squeeze=False)
     for row, name in zip(cells, names, strict=True):

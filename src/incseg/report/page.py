@@ -8,8 +8,10 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from incseg.errors import InputError
+from incseg.files import replacing, usable_folder
 from incseg.report import figures, tables
-from incseg.report.runs import Run
+from incseg.report.runs import Run, read_runs
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1d2430; --soft: #5b6575; --line: #d9dee6; --paper: #ffffff; --card: #f6f8fb; }
@@ -32,9 +34,12 @@ summary { cursor: pointer; font-weight: 600; } pre { overflow-x: auto; font-size
 
 def write_report(folders: Sequence[Path], out: Path) -> None:
     """Compare runs of one protocol on one page."""
-    runs = [Run.read(folder) for folder in folders]
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(render(runs), encoding="utf-8")
+    runs = read_runs(folders)
+    if out.is_dir():
+        raise InputError(f"{out} is a folder; name the page to write, for example {out / 'report.html'}.")
+    usable_folder(out.parent)
+    with replacing(out) as temporary:
+        temporary.write_text(render(runs), encoding="utf-8")
 
 
 def render(runs: Sequence[Run]) -> str:
@@ -49,7 +54,7 @@ def render(runs: Sequence[Run]) -> str:
         *(_configuration(run) for run in runs),
     ]
     title = f"incseg: {runs[0].protocol}"
-    lead = "Methods: " + ", ".join(dict.fromkeys(run.method for run in runs)) + f". {_environment(runs[0])}"
+    lead = "Methods: " + ", ".join(dict.fromkeys(run.label for run in runs)) + f". {_environment(runs[0])}"
     return (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
@@ -81,7 +86,7 @@ def _figure(title: str, figure: Figure) -> str:
 def _configuration(run: Run) -> str:
     config = run.folder / "config.yaml"
     text = config.read_text(encoding="utf-8") if config.is_file() else "config.yaml is missing"
-    name = html.escape(f"{run.method}, seed {run.result['seed']}")
+    name = html.escape(f"{run.label}, seed {run.seed}")
     return f"<details><summary>{name}</summary><pre>{html.escape(text)}</pre></details>"
 
 

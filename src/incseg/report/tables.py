@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import rich.table
 
-from incseg.errors import InputError
-from incseg.report.runs import Run, value_of
+from incseg.metrics import nan_if_none
+from incseg.report.runs import Run
 
 
 @dataclass(frozen=True)
@@ -48,33 +48,21 @@ def percent(value: float) -> str:
     return "–" if math.isnan(value) else f"{100 * value:.1f}"
 
 
-def same_protocol(runs: Sequence[Run]) -> None:
-    """Runs side by side in one table must have learnt the same classes in the same steps."""
-    first = runs[0]
-    for run in runs[1:]:
-        if (run.protocol, run.classes) != (first.protocol, first.classes):
-            raise InputError(
-                f"{first.folder} ({first.protocol}, {len(first.steps)} steps) and {run.folder} ({run.protocol}, "
-                f"{len(run.steps)} steps) cannot share a report: give runs of one protocol, equally far."
-            )
-
-
 def summary(runs: Sequence[Run]) -> Table:
     """The paper's layout: final mIoU of the first classes, of those learnt later, and of all.
 
-    Several seeds of one method are averaged. Without background, as the paper counts; all with background beside it.
+    Runs that differ in their seed alone are averaged. Without background, as the paper counts, and all with it beside.
     """
-    same_protocol(runs)
     base, last = len(runs[0].steps[0]["new_classes"]), len(runs[0].classes) - 1
     groups = [(1, base), (base + 1, last)] if last > base else [(1, last)]
     headers = ["method", *(_range(a, b) for a, b in groups), "all", "all+bg", "harmonic", "forgetting", "avg. steps"]
     rows = []
-    for name in dict.fromkeys(run.method for run in runs):
-        seeds = [run for run in runs if run.method == name]
+    for name in dict.fromkeys(run.label for run in runs):
+        seeds = [run for run in runs if run.label == name]
         columns = [[run.group(a, b) for run in seeds] for a, b in groups]
         columns += [[run.miou(-1, key) for run in seeds] for key in ("all", "all_with_background", "harmonic")]
-        columns.append([value_of(run.result["forgetting"]["mean"]) for run in seeds])
-        columns.append([value_of(run.result["average_miou"]) for run in seeds])
+        columns.append([nan_if_none(run.result["forgetting"]["mean"]) for run in seeds])
+        columns.append([nan_if_none(run.result["average_miou"]) for run in seeds])
         rows.append([name, *(_mean_and_spread(column) for column in columns)])
     names = "; ".join(f"{_range(a, b)}: {', '.join(runs[0].classes[a : b + 1])}" for a, b in groups)
     return Table(f"{runs[0].protocol}: mIoU after the last step (%)", headers, rows, names)
@@ -82,20 +70,24 @@ def summary(runs: Sequence[Run]) -> Table:
 
 def per_class(runs: Sequence[Run]) -> Table:
     """Final IoU of every class, one column per run."""
-    same_protocol(runs)
     rows = [[name, *(percent(run.iou(-1, name)) for run in runs)] for name in runs[0].classes]
-    return Table("IoU per class after the last step (%)", ["class", *(run.method for run in runs)], rows)
+    return Table("IoU per class after the last step (%)", ["class", *_columns(runs)], rows)
 
 
 def per_step(runs: Sequence[Run]) -> Table:
     """mIoU of all foreground classes known so far, after every step."""
-    same_protocol(runs)
     learnt = [", ".join(step["new_classes"]) for step in runs[0].steps]
     rows = [
         [f"{index} (+ {names})" if index else f"0 ({names})", *(percent(run.miou(index)) for run in runs)]
         for index, names in enumerate(learnt)
     ]
-    return Table("mIoU over the steps (%)", ["step", *(run.method for run in runs)], rows)
+    return Table("mIoU over the steps (%)", ["step", *_columns(runs)], rows)
+
+
+def _columns(runs: Sequence[Run]) -> list[str]:
+    """One name per run; several seeds are numbered."""
+    labels = [run.label for run in runs]
+    return [f"{run.label} #{run.seed}" if labels.count(run.label) > 1 else run.label for run in runs]
 
 
 def _range(first: int, last: int) -> str:
