@@ -97,3 +97,60 @@ def class_means(features: Sequence[Vector], labels: Sequence[int], num_classes: 
         if members:
             found[c] = [sum(column) / len(members) for column in zip(*members, strict=True)]
     return found
+
+
+def binary_cross_entropy(pixels: Sequence[Vector], labels: Sequence[int]) -> float:
+    """iCaRL's classification loss: every class answers for itself."""
+    total = 0.0
+    for z, y in zip(pixels, labels, strict=True):
+        if y != 255:
+            total -= sum(math.log(sigmoid(z[c]) if c == y else sigmoid(-z[c])) for c in range(len(z)))
+    return total / len(labels)
+
+
+def sigmoid(z: float) -> float:
+    return 1 / (1 + math.exp(-z))
+
+
+def output_distillation(student: Sequence[Vector], teacher: Sequence[Vector]) -> float:
+    """LwF: cross-entropy of the two softmaxes over the old classes, over their number."""
+    total = 0.0
+    for z, t in zip(student, teacher, strict=True):
+        p, q = softmax(z[: len(t)]), softmax(t)
+        total -= sum(a * math.log(b) for a, b in zip(q, p, strict=True))
+    return total / (len(student) * len(teacher[0])) if student else 0.0
+
+
+def sigmoid_distillation(student: Sequence[Vector], teacher: Sequence[Vector]) -> float:
+    """LwF-MC: the same for answers by sigmoid."""
+    total = 0.0
+    for z, t in zip(student, teacher, strict=True):
+        for a, b in zip(z, t, strict=False):
+            total -= sigmoid(b) * math.log(sigmoid(a)) + sigmoid(-b) * math.log(sigmoid(-a))
+    return total / (len(student) * len(teacher[0])) if student else 0.0
+
+
+def local_pod(channel: Sequence[Vector], scales: Sequence[int]) -> list[float]:
+    """PLOP: of one channel of one image, the means over width, then over height, of every window of every scale."""
+    found: list[float] = []
+    for scale in scales:
+        rows, columns = len(channel) // scale, len(channel[0]) // scale
+        windows = [
+            [line[j * columns : (j + 1) * columns] for line in channel[i * rows : (i + 1) * rows]]
+            for i in range(scale)
+            for j in range(scale)
+        ]
+        for window in windows:
+            found += [sum(line) / columns for line in window]
+            found += [sum(column) / rows for column in zip(*window, strict=True)]
+    return found
+
+
+def pod_distance(student: Sequence[Sequence[Sequence[Vector]]], teacher: Sequence[Sequence[Sequence[Vector]]]) -> float:
+    """PLOP: per image, the Euclidean distance of the pooled squares of all channels; their mean."""
+
+    def pooled(image: Sequence[Sequence[Vector]]) -> list[float]:
+        return [v for channel in image for v in local_pod([[x * x for x in line] for line in channel], (1, 2, 4))]
+
+    distances = [math.dist(pooled(a), pooled(b)) for a, b in zip(student, teacher, strict=True)]
+    return sum(distances) / len(distances)

@@ -3,7 +3,6 @@
 Read by the command line and where a run is assembled, checked or scored again; below that, plain arguments travel.
 """
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -167,9 +166,7 @@ def load_recipe(recipe: str, overrides: Layer | None = None) -> RunConfig:
     asked = merge(own, overrides)
     method = str(asked.get("method") or published.get("method") or RunConfig.model_fields["method"].default)
     # A published recipe knows settings for methods that this run may not use; what a person wrote must all be used.
-    useful = {
-        name: values for name, values in published.get("settings", {}).items() if name in re.split(r"[+\s]+", method)
-    }
+    useful = {name: values for name, values in published.get("settings", {}).items() if name in _names_in(method)}
     return validate(merge({**published, "settings": useful}, {**asked, "protocol": protocol}))
 
 
@@ -192,14 +189,20 @@ def validate(values: Layer) -> RunConfig:
             raise InputError(f"there is no setting '{name}'.{closest(name, setting_names())}") from None
         raise InputError(f"the setting {name} cannot be {first['input']!r}: {first['msg']}.") from None
     sections = [name.split(".")[0] for name in setting_names() if "." in name]
-    owners = [*dict.fromkeys(sections), *config.method.split("+")]
+    owners = [*dict.fromkeys(sections), *filter(None, config.method.split("+"))]
     for owner in config.settings:
-        if owner not in owners:
+        if owner not in owners and owner not in _names_in(config.method):
             raise InputError(
                 f"'{owner}' is neither a group of settings nor part of the method '{config.method}': "
                 f"use one of {', '.join(owners)}.{closest(owner, owners)}"
             )
     return config
+
+
+def _names_in(method: str) -> set[str]:
+    """Names that may stand in a sum, those that end in a plus included; what they mean, ``methods`` knows."""
+    names = set("".join(method.split()).split("+")) - {""}
+    return names | {f"{name}+" for name in names}
 
 
 def setting_names() -> list[str]:

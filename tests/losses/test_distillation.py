@@ -1,9 +1,11 @@
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
 
 import reference
-from incseg.losses import unbiased_distillation
+from incseg.losses import feature_distillation, output_distillation, sigmoid_distillation, unbiased_distillation
 
 
 def example(new: int) -> tuple[Tensor, Tensor]:
@@ -56,3 +58,38 @@ def test_a_shrunken_student_is_refused() -> None:
     student, teacher = example(0)
     with pytest.raises(ValueError, match="only grows"):
         unbiased_distillation(student[:, :3], teacher)
+
+
+@pytest.mark.parametrize("new", [0, 2])
+@pytest.mark.parametrize(
+    ("loss", "definition"),
+    [
+        (output_distillation, reference.output_distillation),
+        (sigmoid_distillation, reference.sigmoid_distillation),
+    ],
+)
+def test_distillation_of_the_old_classes_alone(
+    new: int, loss: Callable[[Tensor, Tensor], Tensor], definition: Callable[..., float]
+) -> None:
+    student, teacher = example(new)
+    assert float(loss(student, teacher)) == pytest.approx(definition(pixels(student), pixels(teacher)), rel=1e-12)
+    assert float(loss(student[:0], teacher[:0])) == 0
+    student.requires_grad_()
+    teacher.requires_grad_()
+    assert torch.autograd.gradcheck(lambda z: loss(z, teacher.detach()), student)
+    loss(student, teacher).backward()
+    assert teacher.grad is None
+    assert student.grad is not None
+    assert student.grad[:, 4:].abs().sum() == 0
+
+
+def test_law_without_new_classes_unbiased_and_plain_distillation_agree() -> None:
+    student, teacher = example(0)
+    torch.testing.assert_close(unbiased_distillation(student, teacher), output_distillation(student, teacher))
+
+
+def test_feature_distillation_is_the_mean_square() -> None:
+    student, teacher = example(0)
+    expected = sum((a - b) ** 2 for a, b in zip(student.flatten().tolist(), teacher.flatten().tolist(), strict=True))
+    assert float(feature_distillation(student, teacher)) == pytest.approx(expected / student.numel())
+    assert float(feature_distillation(student[:0], teacher[:0])) == 0

@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 
 import reference
-from incseg.losses import cross_entropy, unbiased_cross_entropy
+from incseg.losses import binary_cross_entropy, cross_entropy, unbiased_cross_entropy
 
 
 def example(classes: int = 5, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -23,6 +23,15 @@ def test_cross_entropy_equals_its_definition() -> None:
     assert float(cross_entropy(logits, labels)) == pytest.approx(
         reference.cross_entropy(pixels(logits), labels.flatten().tolist()), rel=1e-12
     )
+
+
+def test_binary_cross_entropy_equals_its_definition() -> None:
+    logits, labels = example()
+    expected = reference.binary_cross_entropy(pixels(logits), labels.flatten().tolist())
+    assert float(binary_cross_entropy(logits, labels)) == pytest.approx(expected, rel=1e-12)
+    assert float(binary_cross_entropy(logits, torch.full_like(labels, 255))) == 0
+    logits.requires_grad_()
+    assert torch.autograd.gradcheck(lambda z: binary_cross_entropy(z, labels), logits)
 
 
 @pytest.mark.parametrize("old_classes", [1, 2, 4, 5])

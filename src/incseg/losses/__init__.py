@@ -1,17 +1,38 @@
 """The mathematics: pure functions of tensors, free of engine, data and configuration."""
 
 from incseg.losses.contrastive import contrastive_distillation, contrastive_distillation_global
-from incseg.losses.distillation import unbiased_distillation
+from incseg.losses.distillation import (
+    feature_distillation,
+    output_distillation,
+    sigmoid_distillation,
+    unbiased_distillation,
+)
 from incseg.losses.extended import extended_map
+from incseg.losses.importance import min_max, weighted_distance
+from incseg.losses.pooled import local_pod, merge_new_into_background, pod_distance
 from incseg.losses.prototypes import class_means
-from incseg.losses.segmentation import cross_entropy, unbiased_cross_entropy
+from incseg.losses.segmentation import binary_cross_entropy, cross_entropy, unbiased_cross_entropy
+from incseg.losses.uncertainty import BINS, class_histogram, median_of_histogram, normalised_entropy
 
 __all__ = [
+    "BINS",
+    "binary_cross_entropy",
+    "class_histogram",
     "class_means",
     "contrastive_distillation",
     "contrastive_distillation_global",
     "cross_entropy",
     "extended_map",
+    "feature_distillation",
+    "local_pod",
+    "median_of_histogram",
+    "merge_new_into_background",
+    "min_max",
+    "normalised_entropy",
+    "output_distillation",
+    "pod_distance",
+    "sigmoid_distillation",
     "unbiased_cross_entropy",
     "unbiased_distillation",
+    "weighted_distance",
 ]

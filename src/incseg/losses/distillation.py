@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 
 def unbiased_distillation(student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
@@ -18,14 +19,66 @@ def unbiased_distillation(student_logits: Tensor, teacher_logits: Tensor) -> Ten
     Returns:
         A scalar; 0 (with zero gradient) for an empty batch.
     """
-    old_classes = teacher_logits.shape[1]
-    if student_logits.shape[1] < old_classes:
-        raise ValueError(
-            f"the student has {student_logits.shape[1]} classes, fewer than its teacher's {old_classes}; "
-            "a student's classifier only grows"
-        )
+    old_classes = _old_classes(student_logits, teacher_logits)
     log_probs = torch.log_softmax(student_logits, dim=1)
     background = torch.cat([log_probs[:, :1], log_probs[:, old_classes:]], dim=1).logsumexp(dim=1, keepdim=True)
     merged = torch.cat([background, log_probs[:, 1:old_classes]], dim=1)
     teacher = torch.softmax(teacher_logits.detach(), dim=1)
     return -(teacher * merged).sum() / max(merged.numel(), 1)
+
+
+def output_distillation(student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
+    """Distillation over the old classes alone (LwF).
+
+    ``−1/(|P|·K) Σ_p Σ_{c<K} q_p(c) log softmax(z_p[:K])(c)`` with q the teacher's softmax over its K classes.
+
+    Args:
+        student_logits: (B, C, H, W) float.
+        teacher_logits: (B, K, H, W) float, K ≤ C; no gradient flows into it.
+
+    Returns:
+        A scalar; 0 (with zero gradient) for an empty batch.
+    """
+    old = student_logits[:, : _old_classes(student_logits, teacher_logits)]
+    teacher = torch.softmax(teacher_logits.detach(), dim=1)
+    return -(teacher * torch.log_softmax(old, dim=1)).sum() / max(old.numel(), 1)
+
+
+def sigmoid_distillation(student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
+    """Distillation of yes-or-no answers over the old classes (LwF-MC).
+
+    ``−1/(|P|·K) Σ_p Σ_{c<K} t log σ(z_pc) + (1−t) log σ(−z_pc)`` with t the teacher's sigmoid.
+
+    Args:
+        student_logits: (B, C, H, W) float.
+        teacher_logits: (B, K, H, W) float, K ≤ C; no gradient flows into it.
+
+    Returns:
+        A scalar; 0 (with zero gradient) for an empty batch.
+    """
+    old = student_logits[:, : _old_classes(student_logits, teacher_logits)]
+    answers = torch.sigmoid(teacher_logits.detach())
+    return F.binary_cross_entropy_with_logits(old, answers, reduction="sum") / max(old.numel(), 1)
+
+
+def feature_distillation(student: Tensor, teacher: Tensor) -> Tensor:
+    """Mean squared difference of two feature maps (ILT).
+
+    Args:
+        student: (B, D, h, w) float.
+        teacher: the same shape; no gradient flows into it.
+
+    Returns:
+        A scalar; 0 (with zero gradient) for an empty batch.
+    """
+    return (student - teacher.detach()).square().sum() / max(student.numel(), 1)
+
+
+def _old_classes(student_logits: Tensor, teacher_logits: Tensor) -> int:
+    """K, the classes of the teacher; a student has them all and more."""
+    if student_logits.shape[1] < teacher_logits.shape[1]:
+        raise ValueError(
+            f"the student has {student_logits.shape[1]} classes, fewer than its teacher's {teacher_logits.shape[1]}; "
+            "a student's classifier only grows"
+        )
+    return teacher_logits.shape[1]

@@ -45,5 +45,23 @@ def unbiased_cross_entropy(logits: Tensor, labels: Tensor, *, old_classes: int) 
     return _mean_over_pixels(merged, shifted)
 
 
+def binary_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Every class as a yes-or-no question of its own (LwF-MC, after iCaRL).
+
+    ``−1/|I| Σ_{p: y_p≠255} Σ_c [y_p=c] log σ(z_pc) + [y_p≠c] log σ(−z_pc)``, background being a class like any other.
+
+    Args:
+        logits: (B, C, H, W) float.
+        labels: (B, H, W) int64 in 0…C−1, or 255 for ignored.
+
+    Returns:
+        A scalar; 0 (with zero gradient) when every pixel is ignored.
+    """
+    classes = torch.arange(logits.shape[1], device=labels.device).view(1, -1, 1, 1)
+    answers = (labels.unsqueeze(1) == classes).to(logits.dtype)
+    per_pixel = F.binary_cross_entropy_with_logits(logits, answers, reduction="none").sum(dim=1)
+    return per_pixel.where(labels != IGNORE, 0).sum() / max(labels.numel(), 1)
+
+
 def _mean_over_pixels(log_probs: Tensor, labels: Tensor) -> Tensor:
     return F.nll_loss(log_probs, labels, ignore_index=IGNORE, reduction="sum") / max(labels.numel(), 1)

@@ -33,8 +33,12 @@ class Part:
     """Look at the encoder's stages, of the student and of the teacher."""
     keeps_data: ClassVar[bool] = False
     """Train on the images and labels of all steps so far: only the upper reference may."""
-    first_step: ClassVar[str] = ""
-    """Named by a part that changes how step 0 is learnt; methods of equal names can share a step-0 model."""
+    first_step: ClassVar[str | None] = None
+    """What a part makes of step 0: methods of equal names can share a step-0 model.
+
+    None derives it: a part that watches gradients or concludes steps has something to remember of step 0 and needs its
+    own, any other leaves it as plain cross-entropy does. Set it where that is wrong; empty means "leaves it alone".
+    """
 
     memory: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
     origin: str = field(default="", init=False, repr=False, compare=False)
@@ -137,16 +141,8 @@ class Method:
 
     @property
     def first_step(self) -> str:
-        """What distinguishes this method's step 0 from plain cross-entropy training; empty if nothing does.
-
-        A part that watches gradients or concludes a step has something to remember of step 0, and needs its own.
-        """
-        watching = {
-            type(part).__name__
-            for part in self.parts
-            if type(part).observe is not Part.observe or type(part).end is not Part.end
-        }
-        return "+".join(sorted(({part.first_step for part in self.parts} - {""}) | watching))
+        """What distinguishes this method's step 0 from plain cross-entropy training; empty if nothing does."""
+        return "+".join(sorted({_first_step(part) for part in self.parts} - {""}))
 
     def begin(self, context: Context) -> None:
         """Let every part prepare the step."""
@@ -191,9 +187,9 @@ class Method:
         They depend on parameters alone, so every process adds the same and none need be exchanged.
         """
         terms = {type(p).__name__: p.penalty(student) for p in self.parts if isinstance(p, Penalty)}
-        if terms:
+        total = torch.stack(list(terms.values())).sum() if terms else None
+        if total is not None and total.requires_grad:  # a penalty with nothing to hold yet is a constant
             parameters = [p for p in student.parameters() if p.requires_grad]
-            total = torch.stack(list(terms.values())).sum()
             gradients = torch.autograd.grad(total, parameters, allow_unused=True)
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 if gradient is not None:
@@ -209,6 +205,13 @@ class Method:
         for part in self.parts:
             prefix = f"{type(part).__name__}."
             part.memory = {key.removeprefix(prefix): t for key, t in memory.items() if key.startswith(prefix)}
+
+
+def _first_step(part: Part) -> str:
+    if part.first_step is not None:
+        return part.first_step
+    remembers = type(part).observe is not Part.observe or type(part).end is not Part.end
+    return type(part).__name__ if remembers else ""
 
 
 def _without_repetition(parts: Sequence[Part]) -> list[Part]:

@@ -88,7 +88,7 @@ def parse(text: str, settings: Settings | None = None) -> Method:
     ['UnbiasedCrossEntropy', 'UnbiasedDistillation', 'BalancedInitialisation', 'ContrastiveDistillation']
     """
     settings = settings or {}
-    entries = [_entry(name.strip(), text) for name in text.split("+")]
+    entries = [_entry(name, text) for name in summands(text)]
     names = [entry.name for entry in entries]
     _check_sum(entries)
     for name in settings:
@@ -98,6 +98,22 @@ def parse(text: str, settings: Settings | None = None) -> Method:
     for entry in entries[1:]:
         total = total + _build(entry, settings)
     return total.resolved()
+
+
+def summands(text: str) -> list[str]:
+    """The names in a sum. A name may itself end in a plus: ``"ilt++ucd"`` is ilt+ and ucd.
+
+    >>> summands("mib + ucd"), summands("ilt+"), summands("ilt++ucd")
+    (['mib', 'ucd'], ['ilt+'], ['ilt+', 'ucd'])
+    """
+    import_modules("incseg.methods")
+    names: list[str] = []
+    for name in "".join(text.split()).split("+"):
+        if not name and names and f"{names[-1]}+" in _METHODS:
+            names[-1] += "+"
+        else:
+            names.append(name)
+    return names
 
 
 def _entry(name: str, text: str) -> MethodEntry:

@@ -1,0 +1,179 @@
+"""EWC, PI and RW: parameters that mattered to earlier steps are pulled back to where they were.
+
+All three watch gradients without penalties. What they find lives in ``memory``, by parameter name, so it survives a
+crash and accumulates over the steps. Formulas and constants are those of MiB's published code, with which the paper's
+rows were made.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from incseg import losses
+from incseg.batch import View
+from incseg.methods.base import Context, Part, Penalty
+from incseg.methods.finetune import CrossEntropy
+from incseg.methods.registry import method
+from incseg.methods.settings import Weight
+from incseg.models import Segmenter
+
+DECAY = 0.9  # weight of the newest squared gradient in the running Fisher information
+
+
+@dataclass
+class ImportancePenalty(Penalty):
+    """``λ Σ_i Ω_i (θ_i − θ*_i)²`` with θ* the parameters of the step before and Ω scaled to [0, 1] per tensor."""
+
+    weight: float = 500.0
+
+    @abstractmethod
+    def importance(self, name: str) -> Tensor:
+        """Ω of a parameter, from what was gathered up to the end of the step before."""
+
+    def begin(self, context: Context) -> None:
+        """Fix θ* and Ω for the step; there is nothing to keep at step 0."""
+        if context.teacher is None:
+            return
+        for name, parameter in context.teacher.named_parameters():
+            self.memory[f"before/{name}"] = parameter.detach().clone()
+            self.memory[f"importance/{name}"] = self.importance(name)
+
+    def penalty(self, student: Segmenter) -> Tensor:
+        """Over the parameters that existed before; the new head is free."""
+        terms = [
+            losses.weighted_distance(parameter, self.memory[f"before/{name}"], self.memory[f"importance/{name}"])
+            for name, parameter in student.named_parameters()
+            if f"before/{name}" in self.memory
+        ]
+        return self.weight * torch.stack(terms).sum() if terms else torch.zeros((), device=student.mean.device)
+
+    def remembered(self, kind: str, name: str, like: Tensor, start: float = 0.0) -> Tensor:
+        """What is kept of a parameter, or its start value; a first head that grew nothing keeps its shape."""
+        return self.memory.get(f"{kind}/{name}", torch.full_like(like, start))
+
+    def watch_fisher(self, student: Segmenter) -> None:
+        """``F ← 0.9 g² + 0.1 F``, from 1: a running estimate of the Fisher information's diagonal."""
+        for name, parameter, gradient in _with_gradients(student):
+            fisher = self.remembered("fisher", name, parameter, start=1.0)
+            self.memory[f"fisher/{name}"] = DECAY * gradient.square() + (1 - DECAY) * fisher
+
+
+@dataclass
+class ElasticWeights(ImportancePenalty):
+    """Ω = F."""
+
+    def importance(self, name: str) -> Tensor:
+        """The Fisher information."""
+        return losses.min_max(self.memory[f"fisher/{name}"])
+
+    def observe(self, view: View, student: Segmenter) -> None:  # noqa: ARG002
+        """Gather F."""
+        self.watch_fisher(student)
+
+
+@dataclass
+class PathIntegral(ImportancePenalty):
+    """Ω = Σ over steps of ``relu(ω / ((θ−θ_start)² + 1e-20))``, ω the loss a parameter's moves have saved."""
+
+    def importance(self, name: str) -> Tensor:
+        """The accumulated score."""
+        return losses.min_max(self.memory[f"score/{name}"])
+
+    def begin(self, context: Context) -> None:
+        """Begin a new path."""
+        super().begin(context)
+        for name, parameter in context.student.named_parameters():
+            self.memory[f"start/{name}"] = self.memory[f"last/{name}"] = parameter.detach().clone()
+            self.memory[f"path/{name}"] = torch.zeros_like(parameter)
+
+    def observe(self, view: View, student: Segmenter) -> None:  # noqa: ARG002
+        """``ω += g (θ_last − θ)``."""
+        for name, parameter, gradient in _with_gradients(student):
+            moved = self.memory[f"last/{name}"] - parameter.detach()
+            self.memory[f"path/{name}"] = self.memory[f"path/{name}"] + gradient * moved
+            self.memory[f"last/{name}"] = parameter.detach().clone()
+
+    def end(self, context: Context) -> None:
+        """Turn the path into a score on top of earlier ones."""
+        for name, parameter in context.student.named_parameters():
+            distance = (parameter.detach() - self.memory[f"start/{name}"]).square() + 1e-20
+            gained = torch.relu(self.memory[f"path/{name}"] / distance)
+            self.memory[f"score/{name}"] = gained + self.remembered("score", name, parameter)
+
+
+@dataclass
+class RiemannianWalk(ImportancePenalty):
+    """Ω = minmax(F) + minmax(score), the score being the loss saved per distance in the Fisher metric."""
+
+    weight: float = 100.0
+    every: int = 10
+    """Iterations between two looks at the path."""
+
+    def importance(self, name: str) -> Tensor:
+        """Fisher information and path together."""
+        return losses.min_max(self.memory[f"fisher/{name}"]) + losses.min_max(self.memory[f"score/{name}"])
+
+    def begin(self, context: Context) -> None:
+        """Begin a new path."""
+        super().begin(context)
+        self.memory["iteration"] = torch.zeros((), dtype=torch.int64)
+        for name, parameter in context.student.named_parameters():
+            self.memory[f"last/{name}"] = parameter.detach().clone()
+            self.memory[f"path/{name}"] = torch.zeros_like(parameter)
+
+    def observe(self, view: View, student: Segmenter) -> None:  # noqa: ARG002
+        """``path += gΔ / (½FΔ² + 1e-8)`` every ten iterations, Δ = θ_last − θ."""
+        self.watch_fisher(student)
+        self.memory["iteration"] = self.memory["iteration"] + 1
+        if int(self.memory["iteration"]) % self.every:
+            return
+        for name, parameter, gradient in _with_gradients(student):
+            moved = self.memory[f"last/{name}"] - parameter.detach()
+            distance = 0.5 * self.memory[f"fisher/{name}"] * moved.square() + 1e-8
+            self.memory[f"path/{name}"] = self.memory[f"path/{name}"] + gradient * moved / distance
+            self.memory[f"last/{name}"] = parameter.detach().clone()
+
+    def end(self, context: Context) -> None:
+        """``score ← ½ (relu(path) + score)``."""
+        for name, parameter in context.student.named_parameters():
+            path = torch.relu(self.memory[f"path/{name}"])
+            self.memory[f"score/{name}"] = 0.5 * (path + self.remembered("score", name, parameter))
+
+
+def _with_gradients(student: Segmenter) -> Iterator[tuple[str, Tensor, Tensor]]:
+    for name, parameter in student.named_parameters():
+        if parameter.grad is not None:
+            yield name, parameter, parameter.grad.detach()
+
+
+@method(
+    "ewc",
+    "hold parameters by their Fisher information",
+    paper="Kirkpatrick et al., Overcoming Catastrophic Forgetting in Neural Networks, PNAS 2017",
+)
+def ewc(weight: Weight = 500.0) -> Sequence[Part]:
+    """``L = L_ce + λ Σ minmax(F) (θ−θ*)²``."""
+    return [CrossEntropy(), ElasticWeights(weight)]
+
+
+@method(
+    "pi",
+    "hold parameters by what their path has contributed",
+    paper="Zenke et al., Continual Learning through Synaptic Intelligence, ICML 2017",
+)
+def pi(weight: Weight = 500.0) -> Sequence[Part]:
+    """``L = L_ce + λ Σ minmax(score) (θ−θ*)²``."""
+    return [CrossEntropy(), PathIntegral(weight)]
+
+
+@method(
+    "rw",
+    "hold parameters by Fisher information and path together",
+    paper="Chaudhry et al., Riemannian Walk for Incremental Learning, ECCV 2018",
+)
+def rw(weight: Weight = 100.0) -> Sequence[Part]:
+    """``L = L_ce + λ Σ (minmax(F) + minmax(score)) (θ−θ*)²``."""
+    return [CrossEntropy(), RiemannianWalk(weight)]

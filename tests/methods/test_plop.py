@@ -1,0 +1,105 @@
+import math
+
+import pytest
+import torch
+
+from incseg import methods
+from incseg.batch import Batch, Outputs, View
+from incseg.losses import cross_entropy, pod_distance
+from incseg.methods import Context
+from incseg.methods.plop import LocalPod, PseudoLabelCrossEntropy
+from incseg.models import Architecture, Segmenter
+from incseg.protocol import steps
+
+FIRST, SECOND = steps("2-2", 4)
+
+
+def make_view() -> View:
+    generator = torch.Generator().manual_seed(3)
+    labels = torch.tensor([0, 0, 0, 3, 255])[torch.randint(0, 5, (2, 8, 8), generator=generator)]
+
+    def outputs(classes: int) -> Outputs:
+        stages = [torch.randn(2, 4, 8 // s, 8 // s, generator=generator) for s in (1, 1, 2, 2, 4)]
+        return Outputs(2 * torch.randn(2, classes, 8, 8, generator=generator), torch.randn(2, 6, 2, 2), stages)
+
+    return View(Batch(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), labels), outputs(5), outputs(3), SECOND)
+
+
+def test_sure_pixels_are_labelled_and_the_others_ignored() -> None:
+    view = make_view()
+    part = PseudoLabelCrossEntropy()
+    part.memory["thresholds"] = torch.tensor([0.5, 0.9, 0.2])
+    targets = part.relabel(view)
+    assert targets is not None
+    probs = view.teacher_logits.softmax(1)
+    for b in range(2):
+        for y in range(8):
+            for x in range(8):
+                p = probs[b, :, y, x].tolist()
+                named = p.index(max(p))
+                entropy = -sum(q * math.log(q) for q in p) / math.log(3)
+                truth = int(view.labels[b, y, x])
+                sure = entropy <= [0.5, 0.9, 0.2][named]
+                assert int(targets[b, y, x]) == (truth if truth != 0 else named if sure else 255)
+    assert set(targets.unique().tolist()) >= {3, 255}
+
+
+def test_an_image_counts_by_the_share_of_its_background_that_was_accepted() -> None:
+    view = make_view()
+    method = methods.Method("plop", (PseudoLabelCrossEntropy(),))
+    method.parts[0].memory["thresholds"] = torch.tensor([0.5, 0.9, 0.2])
+    view = method.view(view.batch, view.student, view.teacher, SECOND)
+    expected = 0.0
+    for b in range(2):
+        background = view.labels[b] == 0
+        share = ((view.targets[b] != 255) & background).sum() / background.sum()
+        expected += float(share * cross_entropy(view.student_logits[b : b + 1], view.targets[b : b + 1])) / 2
+    assert float(method.losses(view)["segmentation"]) == pytest.approx(expected, rel=1e-5)
+
+
+def test_pod_compares_four_stages_the_embedding_and_the_logits() -> None:
+    view = make_view()
+    assert view.teacher is not None
+    student, teacher = view.student, view.teacher
+    logits = torch.cat([student.logits[:, :1] + student.logits[:, 3:].sum(1, keepdim=True), student.logits[:, 1:3]], 1)
+    pairs = [*zip(student.stages[1:], teacher.stages[1:], strict=True), (student.embedding, teacher.embedding)]
+    expected = sum(0.01 * pod_distance(a, b) for a, b in pairs) + 0.0005 * pod_distance(logits, teacher.logits)
+    loss = LocalPod().losses(view)["pod"]
+    torch.testing.assert_close(loss, math.sqrt(5 / 2) * expected / 6)
+
+
+def test_thresholds_are_the_medians_of_what_the_teacher_names_on_background() -> None:
+    torch.manual_seed(0)
+    teacher = Segmenter(Architecture(encoder="test_resnet", decoder_options={"decoder_channels": 8}), [3]).eval()
+    images = torch.randint(0, 256, (4, 3, 64, 64), dtype=torch.uint8)
+    labels = torch.zeros(4, 64, 64, dtype=torch.int64)
+    labels[:, :32] = 3
+    part = PseudoLabelCrossEntropy()
+    part.begin(Context(SECOND, teacher, teacher, batches=lambda: [Batch(images, labels)]))
+    probs = teacher.segment(images).softmax(1)[:, :, 32:]
+    entropy = torch.special.entr(probs).sum(1) / math.log(3)
+    for c in range(3):
+        chosen = entropy[probs.argmax(1) == c]
+        median = float(chosen.median()) if len(chosen) else 0.0
+        assert abs(float(part.memory["thresholds"][c]) - median) <= 0.011
+
+
+def test_at_step_0_it_is_plain() -> None:
+    part = PseudoLabelCrossEntropy()
+    student = Segmenter(Architecture(encoder="test_resnet", decoder_options={"decoder_channels": 8}), [3])
+    part.begin(Context(FIRST, student, None, batches=list))
+    assert part.memory == {}
+
+
+def test_with_ucd_the_extended_map_still_comes_from_the_ground_truth() -> None:
+    names = [type(part).__name__ for part in methods.parse("plop+ucd").parts]
+    assert names == ["PseudoLabelCrossEntropy", "LocalPod", "BalancedInitialisation", "ContrastiveDistillation"]
+    view = make_view()
+    method = methods.parse("plop+ucd")
+    method.parts[0].memory["thresholds"] = torch.tensor([0.5, 0.9, 0.2])
+    relabelled = method.view(view.batch, view.student, view.teacher, SECOND)
+    alone = methods.parse("ft+ucd")
+    torch.testing.assert_close(
+        method.losses(relabelled)["contrast"],
+        alone.losses(alone.view(view.batch, view.student, view.teacher, SECOND))["contrast"],
+    )
