@@ -154,3 +154,36 @@ def pod_distance(student: Sequence[Sequence[Sequence[Vector]]], teacher: Sequenc
 
     distances = [math.dist(pooled(a), pooled(b)) for a, b in zip(student, teacher, strict=True)]
     return sum(distances) / len(distances)
+
+
+def squared_distance(u: Vector, v: Vector) -> float:
+    return sum((x - y) ** 2 for x, y in zip(u, v, strict=True))
+
+
+def attraction(features: Sequence[Vector], labels: Sequence[int], num_classes: int) -> float:
+    """SDR: mean over classes of the mean squared distance (per channel) to the class mean."""
+    means = class_means(features, labels, num_classes)
+    per_class = []
+    for c, mean in means.items():
+        members = [f for f, y in zip(features, labels, strict=True) if y == c]
+        per_class.append(sum(squared_distance(f, mean) / len(f) for f in members) / len(members))
+    return sum(per_class) / len(per_class) if per_class else 0.0
+
+
+def repulsion(means: Sequence[Vector]) -> float:
+    """SDR: mean inverse distance between different class means."""
+    pairs = [(i, j) for i in range(len(means)) for j in range(len(means)) if i != j]
+    return sum(1 / math.sqrt(squared_distance(means[i], means[j])) for i, j in pairs) / len(pairs) if pairs else 0.0
+
+
+def sparsity(features: Sequence[Vector], labels: Sequence[int], num_classes: int) -> float:
+    """SDR: mean over pixels of Σ exp / Σ of the channels, scaled by the largest activation of the pixel's class."""
+    ratios = []
+    for f, y in zip(features, labels, strict=True):
+        if not 0 <= y < num_classes:
+            continue
+        largest = max(max(0.0, *g) for g, other in zip(features, labels, strict=True) if other == y)
+        scaled = [max(0.0, x) / largest for x in f] if largest > 0 else [0.0 for _ in f]
+        if sum(scaled) > 0:
+            ratios.append(sum(math.exp(x) for x in scaled) / sum(scaled))
+    return sum(ratios) / len(ratios) if ratios else 0.0

@@ -22,7 +22,7 @@ from incseg.models.storage import load_model
 from incseg.protocol import steps
 
 MakeConfig = Callable[..., RunConfig]
-ALL = [*method_names(), "mib+ucd", "plop+ucd", "mib+ucd+ewf", "mib+pixel", "mib+segment"]
+ALL = [*method_names(), "mib+ucd", "plop+ucd", "mib+sdr", "mib+ucd+ewf", "mib+pixel", "mib+segment"]
 
 
 def bytes_of(run: Path, step: int = 1) -> tuple[bytes, bytes]:

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import reference
-from incseg.losses import class_means
+from incseg.losses import attraction, class_means, prototype_matching, repulsion, sparsity
 
 
 def example() -> tuple[torch.Tensor, torch.Tensor]:
@@ -37,3 +37,53 @@ def test_empty_groups() -> None:
     means, ids = class_means(torch.zeros(2, 0, 4), torch.zeros(2, 0, dtype=torch.int64), num_classes=3)
     assert means.shape == (2, 3, 4)
     assert ids.unique().tolist() == [-1]
+
+
+def flat() -> tuple[torch.Tensor, torch.Tensor]:
+    features, labels = example()
+    return features.flatten(0, 1), labels.flatten()
+
+
+def test_attraction_and_sparsity_equal_their_definitions() -> None:
+    features, labels = flat()
+    rows, ids = features.tolist(), labels.tolist()
+    assert float(attraction(features, labels, num_classes=5)) == pytest.approx(reference.attraction(rows, ids, 5))
+    assert float(sparsity(features, labels, num_classes=5)) == pytest.approx(reference.sparsity(rows, ids, 5))
+
+
+def test_repulsion_equals_its_definition() -> None:
+    means, present = torch.randn(4, 3, dtype=torch.float64), torch.tensor([True, False, True, True])
+    assert float(repulsion(means, present)) == pytest.approx(reference.repulsion(means[present].tolist()))
+    assert float(repulsion(means, torch.tensor([True, False, False, False]))) == 0
+
+
+def test_matching_counts_the_classes_that_are_present() -> None:
+    means, prototypes = torch.randn(3, 4), torch.randn(3, 4)
+    present = torch.tensor([True, False, True])
+    expected = sum(reference.squared_distance(means[c].tolist(), prototypes[c].tolist()) / 4 for c in (0, 2)) / 2
+    assert float(prototype_matching(means, prototypes, present)) == pytest.approx(expected, rel=1e-5)
+    assert float(prototype_matching(means, prototypes, torch.zeros(3, dtype=torch.bool))) == 0
+
+
+def test_gradients_of_the_shaping_losses() -> None:
+    features, labels = flat()
+    features = (features + 2).requires_grad_()  # away from the kink of the activation
+    assert torch.autograd.gradcheck(lambda f: attraction(f, labels, num_classes=5), features)
+    means = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    present = torch.tensor([True, False, True, True])
+    assert torch.autograd.gradcheck(lambda m: repulsion(m, present), means)
+    sparsity(features, labels, num_classes=5).backward()
+    assert features.grad is not None
+    assert features.grad.isfinite().all()
+
+
+def test_no_pixel_no_loss() -> None:
+    features, labels = flat()
+    features.requires_grad_()
+    outside = torch.full_like(labels, -1)
+    loss = attraction(features, outside, num_classes=5) + sparsity(features, outside, num_classes=5)
+    loss = loss + sparsity(torch.zeros_like(features), labels, num_classes=5)
+    loss.backward()
+    assert loss.item() == 0
+    assert features.grad is not None
+    assert features.grad.abs().max() == 0

@@ -10,12 +10,13 @@ from incseg.losses.distillation import (
 from incseg.losses.extended import extended_map
 from incseg.losses.importance import min_max, weighted_distance
 from incseg.losses.pooled import local_pod, merge_new_into_background, pod_distance
-from incseg.losses.prototypes import class_means
+from incseg.losses.prototypes import attraction, class_means, prototype_matching, repulsion, sparsity
 from incseg.losses.segmentation import binary_cross_entropy, cross_entropy, unbiased_cross_entropy
 from incseg.losses.uncertainty import BINS, class_histogram, median_of_histogram, normalised_entropy
 
 __all__ = [
     "BINS",
+    "attraction",
     "binary_cross_entropy",
     "class_histogram",
     "class_means",
@@ -31,7 +32,10 @@ __all__ = [
     "normalised_entropy",
     "output_distillation",
     "pod_distance",
+    "prototype_matching",
+    "repulsion",
     "sigmoid_distillation",
+    "sparsity",
     "unbiased_cross_entropy",
     "unbiased_distillation",
     "weighted_distance",

@@ -1,4 +1,4 @@
-"""Class means: what a class looks like on average."""
+"""Class means, and losses that shape features around them (SDR)."""
 
 import torch
 from torch import Tensor
@@ -25,3 +25,84 @@ def class_means(features: Tensor, labels: Tensor, *, num_classes: int) -> tuple[
     means = members.transpose(1, 2) @ features / counts.clamp_min(1).unsqueeze(-1)
     ids = torch.arange(num_classes, device=labels.device).expand_as(counts)
     return means, ids.where(counts > 0, -1)
+
+
+def prototype_matching(means: Tensor, prototypes: Tensor, present: Tensor) -> Tensor:
+    """Keep the means of the old classes at their prototypes (SDR, prototypes matching).
+
+    ``1/|C| Σ_{c∈C} 1/D ‖μ_c − p_c‖²`` over the classes C that are present.
+
+    Args:
+        means: (C, D) float, of this batch.
+        prototypes: (C, D) of earlier steps; no gradient flows into them.
+        present: (C,) bool: which classes count.
+
+    Returns:
+        A scalar; 0 (with zero gradient) when no class is present.
+    """
+    distance = (means - prototypes.detach()).square().mean(dim=1)
+    return distance.where(present, 0).sum() / present.sum().clamp_min(1)
+
+
+def attraction(features: Tensor, labels: Tensor, *, num_classes: int) -> Tensor:
+    """Draw the features of a class to their mean (SDR, attractive force).
+
+    ``1/|C| Σ_c 1/|P_c| Σ_{p∈P_c} 1/D ‖f_p − μ_c‖²`` over the classes C that are there.
+
+    Args:
+        features: (P, D) float.
+        labels: (P,) int64 in 0…C−1; anything else takes no part.
+        num_classes: C.
+
+    Returns:
+        A scalar; 0 (with zero gradient) when no pixel takes part.
+    """
+    means, ids = class_means(features[None], labels[None], num_classes=num_classes)
+    known = (labels >= 0) & (labels < num_classes)
+    distance = (features - means[0][labels.where(known, 0)]).square().mean(dim=1).where(known, 0)
+    spread, _ = class_means(distance[None, :, None], labels[None], num_classes=num_classes)
+    return spread.sum() / (ids >= 0).sum().clamp_min(1)
+
+
+def repulsion(means: Tensor, present: Tensor) -> Tensor:
+    """Push the means of different classes apart (SDR, repulsive force).
+
+    ``1/|pairs| Σ_{i≠j} 1/‖μ_i − μ_j‖`` over the classes that are present.
+
+    Args:
+        means: (C, D) float.
+        present: (C,) bool.
+
+    Returns:
+        A scalar; 0 (with zero gradient) for fewer than two classes. Means that coincide exert no force.
+    """
+    square = (means[:, None] - means[None]).square().sum(dim=-1)
+    pairs = present[:, None] & present[None] & (square > 0)
+    inverse = torch.where(pairs, square.where(pairs, 1).rsqrt(), 0)
+    return inverse.sum() / pairs.sum().clamp_min(1)
+
+
+def sparsity(features: Tensor, labels: Tensor, *, num_classes: int) -> Tensor:
+    """Favour features with few strong channels (SDR, features sparsification).
+
+    ``1/|P| Σ_p Σ_d exp(f̂_pd) / Σ_d f̂_pd`` with f̂ the activation (negative ones count as 0) over the largest of its
+    class.
+
+    Args:
+        features: (P, D) float.
+        labels: (P,) int64 in 0…C−1; anything else takes no part.
+        num_classes: C.
+
+    Returns:
+        A scalar; 0 (with zero gradient) when no pixel takes part. A pixel without any activation takes none.
+    """
+    active = features.relu()
+    known = (labels >= 0) & (labels < num_classes)
+    group = labels.where(known, num_classes)
+    strongest = active.detach().amax(dim=1) if features.shape[1] else features.new_zeros(len(features))
+    largest = features.new_zeros(num_classes + 1).scatter_reduce(0, group, strongest, "amax")[group]
+    total = active.sum(dim=1)
+    counted = known & (total > 0)
+    scaled = active / largest.where(counted, 1).unsqueeze(1)
+    ratio = scaled.exp().sum(dim=1) / scaled.sum(dim=1).where(counted, 1)
+    return ratio.where(counted, 0).sum() / counted.sum().clamp_min(1)

@@ -1,0 +1,113 @@
+"""SDR: keep classes at their prototypes, draw each together, push them apart, and keep features sparse."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import functional as F
+
+from incseg import losses
+from incseg.batch import View
+from incseg.methods.base import LossTerm, Part, default
+from incseg.methods.grid import labels_on_grid
+from incseg.methods.mib import UnbiasedCrossEntropy, UnbiasedDistillation
+from incseg.methods.regions import within
+from incseg.methods.registry import method
+from incseg.methods.settings import Weight
+from incseg.models import Segmenter
+
+
+def _features(view: View) -> Tensor:
+    """(B·h·w, D) the encoder's last stage, pixel by pixel, image after image."""
+    return view.student.stages[-1].movedim(1, -1).flatten(0, 2)
+
+
+def _labels(view: View) -> Tensor:
+    """(B, h, w) ground truth at the stage's size, with the teacher's opinion where it is background."""
+    size = (view.student.stages[-1].shape[-2], view.student.stages[-1].shape[-1])
+    truth = labels_on_grid(view.labels, size)
+    if view.teacher is None:
+        return truth
+    probs = F.adaptive_avg_pool2d(view.teacher.logits.softmax(dim=1), size).movedim(1, -1)
+    return losses.extended_map(truth, probs, num_classes=view.step.num_classes)[0]
+
+
+@dataclass
+class PrototypeMatching(LossTerm):
+    """``λ_pm L_pm``: in every batch, old classes should look on average as they did when they were learnt."""
+
+    needs_teacher: ClassVar[bool] = True
+    needs_stages: ClassVar[bool] = True
+    weight: float = 0.01
+
+    def losses(self, view: View) -> dict[str, Tensor]:
+        """Old classes are found by the teacher, where the ground truth is background."""
+        old = within(_labels(view), "old", view.step)
+        classes = view.step.old_classes
+        means, ids = losses.class_means(_features(view)[None], old.reshape(1, -1), num_classes=classes)
+        known = self.memory["counts"][:classes] > 0
+        prototypes = self.memory["sums"][:classes] / self.memory["counts"][:classes].clamp_min(1).unsqueeze(1)
+        loss = losses.prototype_matching(means[0], prototypes, present=(ids[0] >= 0) & known)
+        return {"prototypes": self.weight * loss}
+
+    def observe(self, view: View, student: Segmenter) -> None:  # noqa: ARG002
+        """Add this batch's pixels of the new classes to their running sums, those of all processes together."""
+        classes = view.step.num_classes
+        features = _features(view).detach().float()
+        size = (view.student.stages[-1].shape[-2], view.student.stages[-1].shape[-1])
+        labels = within(labels_on_grid(view.labels, size), "new", view.step).flatten()
+        members = F.one_hot(labels.where(labels >= 0, classes), classes + 1)[:, :classes].to(features.dtype)
+        found = torch.cat([members.T @ features, members.sum(dim=0)[:, None]], dim=1)
+        if dist.is_available() and dist.is_initialized():
+            dist.all_reduce(found)
+        for key, new in (("sums", found[:, :-1]), ("counts", found[:, -1])):
+            so_far = self.memory.get(key, new[:0])
+            self.memory[key] = torch.cat([so_far, torch.zeros_like(new[len(so_far) :])]) + new
+
+
+@dataclass
+class LatentStructure(LossTerm):
+    """``λ_a L_attraction + λ_r L_repulsion + λ_s L_sparsity`` on foreground pixels, from step 0 on."""
+
+    needs_stages: ClassVar[bool] = True
+    first_step: ClassVar[str | None] = "latent structure"
+    attraction: float = 1e-3
+    repulsion: float = 1e-3
+    sparsity: float = 1e-3
+
+    def losses(self, view: View) -> dict[str, Tensor]:
+        """Classes are those of the ground truth and, where it is background, of the teacher."""
+        classes = view.step.num_classes
+        labels = within(_labels(view), "old+new", view.step).flatten()
+        features = _features(view)
+        means, ids = losses.class_means(features[None], labels[None], num_classes=classes)
+        return {
+            "attraction": self.attraction * losses.attraction(features, labels, num_classes=classes),
+            "repulsion": self.repulsion * losses.repulsion(means[0], ids[0] >= 0),
+            "sparsity": self.sparsity * losses.sparsity(features, labels, num_classes=classes),
+        }
+
+
+@method(
+    "sdr",
+    "prototypes, attraction, repulsion and sparsity of the encoder's features, with unbiased distillation",
+    paper="Michieli and Zanuttigh, Continual Semantic Segmentation via Repulsion-Attraction of Sparse and "
+    "Disentangled Latent Representations, CVPR 2021",
+)
+def sdr(
+    prototype_weight: Weight = 0.01,
+    attraction: Weight = 1e-3,
+    repulsion: Weight = 1e-3,
+    sparsity: Weight = 1e-3,
+    kd_weight: Weight = 100.0,
+) -> Sequence[Part]:
+    """``L = L_seg + λ_kd L_kd + λ_pm L_pm + λ_a L_a + λ_r L_r + λ_s L_s``; in ``mib+sdr`` MiB's first two take over."""
+    return [
+        default(UnbiasedCrossEntropy()),
+        default(UnbiasedDistillation(kd_weight)),
+        PrototypeMatching(prototype_weight),
+        LatentStructure(attraction, repulsion, sparsity),
+    ]
