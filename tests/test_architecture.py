@@ -26,7 +26,7 @@ ALLOWED = {
     "methods": {"losses", "models"},
     "engine": {"methods", "models", "data", "metrics", "config"},
     "report": {"metrics", "data"},
-    "bench": {"losses", "kernels"},
+    "bench": {"losses", "kernels", "engine", "config", "report"},
     "catalogue": {"config", "data", "methods", "report"},
     "cli": {"config", "engine", "report", "catalogue", "bench"},
     "__main__": {"cli"},

@@ -115,25 +115,36 @@ def show_list(what: tyro.conf.Positional[Literal["methods", "protocols", "recipe
 
 
 def bench(
-    what: tyro.conf.Positional[Literal["contrastive"]],
+    what: tyro.conf.Positional[Literal["contrastive", "step"]],
     out: Path = Path("benchmarks/results"),
     sizes: tuple[int, ...] = (),
     device: Literal["auto", "cpu", "cuda"] = "auto",
+    method: tuple[str, ...] = ("mib", "mib+ucd"),
+    recipe: str = "shapes/4-2/overlapped",
+    data_root: OptionalFolder = None,
 ) -> None:
-    """Measure on this machine, side by side in one run: time, memory, and a plot and table with date and hardware.
+    """Measure on this machine, side by side in one run.
 
-    'contrastive' is forward and backward of the UCD loss: dense as in the authors' release, eager, chunked, triton.
+    'contrastive' is forward and backward of the UCD loss: dense as in the authors' release, eager, chunked, triton; it
+    writes a table and a plot with date and hardware. 'step' is a training iteration of each method beside ft.
 
     Args:
         what: what to measure.
-        out: folder for the table and the plot.
-        sizes: numbers of anchor pixels (default: 2048 to 49152 on a GPU, 1024 to 4096 on a CPU).
+        out: contrastive: folder for the table and the plot.
+        sizes: contrastive: numbers of anchor pixels (default: 2048 to 49152 on a GPU, 1024 to 4096 on a CPU).
         device: where to measure.
+        method: step: the methods to compare with ft.
+        recipe: step: the protocol or recipe that says network, crop and batch.
+        data_root: step: folder of its dataset.
     """
-    from incseg.bench.contrastive import benchmark_contrastive
+    if what == "contrastive":
+        from incseg.bench.contrastive import benchmark_contrastive
 
-    benchmarks = {"contrastive": benchmark_contrastive}
-    benchmarks[what](out, sizes or None, device)
+        benchmark_contrastive(out, sizes or None, device)
+    else:
+        from incseg.bench.step import benchmark_step
+
+        Console().print(benchmark_step(method, recipe, data_root, device).for_terminal())
 
 
 COMMANDS: dict[str, Callable[..., None]] = {

@@ -71,12 +71,16 @@ class Habits:
 class Lesson:
     """A step while it is being learnt."""
 
-    step: Step
+    context: Context
     images: TrainingImages
-    teacher: Segmenter | None
     model: _FabricModule
     optimizer: _FabricOptimizer
     schedule: Schedule
+
+    @property
+    def step(self) -> Step:
+        """What is learnt."""
+        return self.context.step
 
     @property
     def name(self) -> str:
@@ -128,34 +132,39 @@ class Trainer:
         return result
 
     def _take_step(self, step: Step) -> dict[str, Any]:
+        lesson = self.prepare(step)
+        self._learn(lesson)
+        entry = self._score(step, len(lesson.images))
+        if self.fabric.is_global_zero:
+            self.folder.complete_step(step.index, self.method.memory(), entry)
+        self.fabric.barrier()
+        return entry
+
+    def prepare(self, step: Step) -> Lesson:
+        """Set a step up: the student so far becomes the teacher, the classifier grows, the method's parts begin."""
         teacher = None
         if step.index > 0:
             teacher = copy.deepcopy(self.student).eval().requires_grad_(False).to(self.fabric.device)
             torch.manual_seed(seed_from(self.seed, "head", step.index))
             self.student.classifier.grow(len(step.new))
         images = self.curriculum.training_images(step, self.schedule.crop_size, keep_old=self.method.keeps_data)
-        self._learn(step, images, teacher)
-        entry = self._score(step, len(images))
-        if self.fabric.is_global_zero:
-            self.folder.complete_step(step.index, self.method.memory(), entry)
-        self.fabric.barrier()
-        return entry
-
-    def _learn(self, step: Step, images: TrainingImages, teacher: Segmenter | None) -> None:
         self.student = self._synchronised(self.student).to(self.fabric.device).train()
         self.student.requires_grad_(True)  # what an earlier step froze is this step's to decide anew
-        context = Context(step, self.student, teacher, batches=lambda: self._batches(step, images, epochs=1))
+        context = Context(step, self.student, teacher, batches=lambda: self.batches(step, images, epochs=1))
         self.method.begin(context)
         model, optimizer = self.fabric.setup(self.student, self.schedule.optimizer(self.student.parameters()))
-        lesson = Lesson(step, images, teacher, model, optimizer, self.schedule)
+        return Lesson(context, images, model, optimizer, self.schedule)
+
+    def _learn(self, lesson: Lesson) -> None:
         start = self._resume(lesson)
         self.journal.begin_step(lesson.name, lesson.iterations, start)
-        for iteration, batch in enumerate(self._batches(step, images, self.schedule.epochs, start), start):
-            terms = self._train_on(lesson, batch, iteration)
+        batches = self.batches(lesson.step, lesson.images, self.schedule.epochs, start)
+        for iteration, batch in enumerate(batches, start):
+            terms = self.train_on(lesson, batch, iteration)
             self._record(lesson, terms, done=iteration + 1)
         self.journal.end_step()
         self._agree_on_statistics()
-        self.method.end(context)
+        self.method.end(lesson.context)
 
     def _agree_on_statistics(self) -> None:
         """Each process has watched its own share of the last batches; one model goes on, that of the first."""
@@ -163,18 +172,18 @@ class Trainer:
             for buffer in self.student.buffers():
                 torch.distributed.broadcast(buffer, src=0)
 
-    def _train_on(self, lesson: Lesson, batch: Batch, iteration: int) -> dict[str, Tensor]:
+    def train_on(self, lesson: Lesson, batch: Batch, iteration: int) -> dict[str, Tensor]:
         """One iteration: both networks look, the method speaks, the optimizer moves."""
-        step = lesson.step
+        step, teacher = lesson.step, lesson.context.teacher
         torch.manual_seed(seed_from(self.seed, step.index, iteration, self.fabric.global_rank))
         for group in lesson.optimizer.param_groups:
             group["lr"] = self.schedule.learning_rate_at(step, iteration / lesson.iterations)
         with_stages = self.method.needs_stages
         outputs = lesson.model(batch.images, with_stages=with_stages)
         taught = None
-        if lesson.teacher is not None and self.method.needs_teacher:
+        if teacher is not None and self.method.needs_teacher:
             with torch.no_grad(), self.fabric.autocast():
-                taught = in_float32(lesson.teacher(batch.images, with_stages=with_stages))
+                taught = in_float32(teacher(batch.images, with_stages=with_stages))
         view = self.method.view(batch, outputs, taught, step)
         terms = self.method.losses(view)
         self.fabric.backward(torch.stack(list(terms.values())).sum())
@@ -192,7 +201,7 @@ class Trainer:
         synchronised: Segmenter = convert_sync_batchnorm(student)
         return synchronised
 
-    def _batches(self, step: Step, images: TrainingImages, epochs: int, start: int = 0) -> Iterator[Batch]:
+    def batches(self, step: Step, images: TrainingImages, epochs: int, start: int = 0) -> Iterator[Batch]:
         """The step's batches on the device, from any iteration on."""
         addresses = BatchAddresses(
             images=len(images),
