@@ -63,6 +63,16 @@ class Killed(BaseException):
     pass
 
 
+def train_with_and_without_interruption(config: RunConfig, folder: Path, step: str, iteration: int) -> None:
+    """One run to its end in ``whole``, and one in ``cut`` that is killed on the way and run again."""
+    train(config, folder / "whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Journal, "log", killed_at(step, iteration))
+        with pytest.raises(Killed):
+            train(config, folder / "cut")
+    train(config, folder / "cut")
+
+
 def killed_at(step: str, iteration: int) -> Callable[..., None]:
     original = Journal.log
 
@@ -82,15 +92,9 @@ def test_an_interrupted_run_ends_as_if_nothing_had_happened(
     iteration: int,
     quick_config: MakeConfig,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = quick_config(method, engine={"accelerator": "cpu", "log_every": 1, "pictures": 1, "checkpoint_every": 3})
-    train(config, tmp_path / "whole")
-    with monkeypatch.context() as patch:
-        patch.setattr(Journal, "log", killed_at(step, iteration))
-        with pytest.raises(Killed):
-            train(config, tmp_path / "cut")
-    train(config, tmp_path / "cut")
+    train_with_and_without_interruption(config, tmp_path, step, iteration)
     assert bytes_of(tmp_path / "whole") == bytes_of(tmp_path / "cut")
     assert (tmp_path / "whole" / "metrics.jsonl").read_text() == (tmp_path / "cut" / "metrics.jsonl").read_text()
 
@@ -125,16 +129,10 @@ def test_what_a_part_froze_and_remembers_survives_an_interruption(
     watching: str,
     quick_config: MakeConfig,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = {"accelerator": "cpu", "log_every": 1, "pictures": 0, "checkpoint_every": 1}
     config = quick_config(watching, task="2-1-1", engine=engine)
-    train(config, tmp_path / "whole")
-    with monkeypatch.context() as patch:
-        patch.setattr(Journal, "log", killed_at(step, iteration))
-        with pytest.raises(Killed):
-            train(config, tmp_path / "cut")
-    train(config, tmp_path / "cut")
+    train_with_and_without_interruption(config, tmp_path, step, iteration)
     assert bytes_of(tmp_path / "whole", 2) == bytes_of(tmp_path / "cut", 2)
     memory = [(tmp_path / name / "step-2" / "memory.safetensors").read_bytes() for name in ("whole", "cut")]
     assert memory[0] == memory[1]

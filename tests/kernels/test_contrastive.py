@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from incseg.losses import contrastive_distillation
+from contrast_cases import Case, in_float64, relative_error, run
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ON_GPU = torch.cuda.is_available() and not INTERPRETED
@@ -28,7 +27,6 @@ runs_kernels = pytest.mark.skipif(
 )
 needs_gpu = pytest.mark.skipif(not ON_GPU, reason="needs a CUDA device")
 
-Case = dict[str, Any]
 # What float16 products may add to eager's own error, for the value and for the gradient; float32 keeps its accuracy.
 ALLOWANCE = {torch.float32: (3e-6, 5e-6), torch.float16: (1e-3, 3e-3), torch.bfloat16: (1e-3, 3e-3)}
 
@@ -60,21 +58,6 @@ def case(
         "teacher_probs": probs[n:] if classes else None,
     }
     return {k: None if v is None else v.to(DEVICE) for k, v in tensors.items()}
-
-
-def run(inputs: Case, *, upstream: float = -2.5, **settings: Any) -> tuple[Tensor, Tensor]:
-    anchors = inputs["anchors"].detach().clone().requires_grad_()
-    loss = contrastive_distillation(**{**inputs, "anchors": anchors}, **settings)
-    (gradient,) = torch.autograd.grad(loss * upstream, anchors)
-    return loss.detach(), gradient
-
-
-def in_float64(inputs: Case) -> Case:
-    return {k: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in inputs.items()}
-
-
-def relative_error(got: Tensor, true: Tensor) -> float:
-    return float((got.double() - true).norm() / true.norm().clamp_min(1e-6))
 
 
 def assert_as_accurate_as_eager(inputs: Case, **settings: Any) -> None:

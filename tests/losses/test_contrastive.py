@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import reference
+from contrast_cases import Case, in_float64, relative_error, run
 from incseg.losses import contrastive_chunked, contrastive_distillation
-
-Case = dict[str, Any]
 
 
 def case(
@@ -42,22 +41,6 @@ def case(
         "anchor_probs": probs[:n] if sigma else None,
         "teacher_probs": probs[n:] if sigma else None,
     }
-
-
-def run(inputs: Case, *, upstream: float = -2.5, **settings: Any) -> tuple[Tensor, Tensor]:
-    """Loss, and gradient of upstream · loss by the anchors."""
-    anchors = inputs["anchors"].detach().clone().requires_grad_()
-    loss = contrastive_distillation(**{**inputs, "anchors": anchors}, **settings)
-    (gradient,) = torch.autograd.grad(loss * upstream, anchors)
-    return loss.detach(), gradient
-
-
-def in_float64(inputs: Case) -> Case:
-    return {k: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in inputs.items()}
-
-
-def relative_error(got: Tensor, true: Tensor) -> float:
-    return float((got.double() - true).norm() / true.norm().clamp_min(1e-6))
 
 
 @pytest.mark.parametrize("backend", ["eager", "chunked"])

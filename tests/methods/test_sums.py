@@ -194,3 +194,5 @@ def test_every_registered_method_says_what_it_is() -> None:
     assert needs["ft"] == []
     assert needs["ucd"] == ["teacher"]
     assert needs["joint"] == ["old data"]
+    assert needs["ewc"] == ["memory"]
+    assert needs["sdr"] == ["teacher", "memory"]

@@ -35,7 +35,8 @@ class MethodEntry:
     def needs(self) -> list[str]:
         """What it asks for beyond the step's own data."""
         method = self.build()
-        return ["teacher"] * method.needs_teacher + ["old data"] * method.keeps_data
+        remembers = any(type(part).observe is not Part.observe for part in method.parts)
+        return ["teacher"] * method.needs_teacher + ["memory"] * remembers + ["old data"] * method.keeps_data
 
 
 _METHODS: dict[str, MethodEntry] = {}
