@@ -17,7 +17,7 @@ from incseg.engine.rescore import rescore
 from incseg.engine.trainer import Schedule, Trainer
 from incseg.errors import InputError, TrainingError
 from incseg.methods import Context, Part, method_names, registry
-from incseg.models import Segmenter
+from incseg.models import Architecture, Segmenter
 from incseg.models.storage import load_model
 from incseg.protocol import steps
 
@@ -171,6 +171,20 @@ def test_a_finished_run_is_not_learnt_again(quick_config: MakeConfig, tmp_path: 
     before = (tmp_path / "step-1" / "model.safetensors").stat().st_mtime_ns
     train(config, tmp_path)
     assert (tmp_path / "step-1" / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_a_run_that_has_begun_needs_its_pretrained_weights_no_more(quick_config: MakeConfig, tmp_path: Path) -> None:
+    weights = tmp_path / "weights.pth"
+    encoder = Segmenter(Architecture(encoder="test_resnet"), [2]).encoder
+    torch.save(encoder.state_dict(), weights)
+    plain = quick_config("ft")
+    config = plain.model_copy(update={"model": plain.model.model_copy(update={"weights": str(weights)})})
+    whole = train(config, tmp_path / "run")
+    weights.unlink()
+    shutil.rmtree(tmp_path / "run" / "step-1")
+    assert train(config, tmp_path / "run") == whole
+    with pytest.raises(InputError, match="no weights file"):
+        train(config, tmp_path / "other")
 
 
 def test_another_runs_folder_is_refused(quick_config: MakeConfig, tmp_path: Path) -> None:

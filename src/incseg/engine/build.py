@@ -82,7 +82,7 @@ def build(config: RunConfig, out: Path, fabric: Fabric, console: Console | None 
         fabric=fabric,
         curriculum=curriculum,
         method=methods.parse(config.method, config.settings),
-        student=_student(config, curriculum.steps[0].num_classes),
+        student=_student(config, curriculum.steps[0].num_classes, pretrained=not RunFolder(out).has_begun),
         schedule=Schedule(crop_size=config.data.crop_size, **config.optim.model_dump()),
         habits=Habits(
             workers=min(config.data.workers, os.cpu_count() or 1),
@@ -133,7 +133,7 @@ def _check(config: RunConfig, out: Path) -> None:
         )
 
 
-def _student(config: RunConfig, num_classes: int) -> Segmenter:
+def _student(config: RunConfig, num_classes: int, *, pretrained: bool) -> Segmenter:
     torch.manual_seed(seed_from(config.seed, "student"))
     model = config.model
     architecture = Architecture(
@@ -143,7 +143,7 @@ def _student(config: RunConfig, num_classes: int) -> Segmenter:
         decoder_options=model.decoder_options,
     )
     student = Segmenter(architecture, [num_classes])
-    load_encoder(student, model.weights)
+    load_encoder(student, model.weights if pretrained else "none")
     _try_out(student, config.data.crop_size)
     return student
 

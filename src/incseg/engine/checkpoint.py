@@ -56,6 +56,11 @@ class RunFolder:
         """The model after a step."""
         return self.step(index) / "model.safetensors"
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether there are weights to go on with, so that pretrained ones need not be fetched again."""
+        return self._checkpoint.exists() or self.completed_step(0) is not None
+
     def save_progress(self, progress: Progress) -> None:
         """Replace the checkpoint, whole or not at all."""
         with replacing(self._checkpoint) as temporary:
