@@ -61,3 +61,30 @@ def test_broken_and_missing_files_are_named(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"nothing")
     with pytest.raises(InputError, match=f"{name} cannot be read"):
         load_encoder(segmenter, str(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    ("encoder", "client"), [("resnet18", "smp.encoders.get_encoder"), ("test_resnet", "timm.create_model")]
+)
+def test_the_hub_is_asked_by_name_and_its_absence_explained(
+    encoder: str, client: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = (Segmenter(Architecture(encoder=encoder), [2]) for _ in range(2))
+    asked: list[tuple[str, object]] = []
+
+    def answer(name: str, **options: object) -> torch.nn.Module:
+        asked.append((name, options.get("weights", options.get("pretrained"))))
+        return getattr(source.encoder, "model", source.encoder) if encoder != "resnet18" else source.encoder
+
+    monkeypatch.setattr(f"incseg.models.pretrained.{client}", answer)
+    load_encoder(target, "imagenet")
+    assert asked == [(encoder, "imagenet" if encoder == "resnet18" else True)]
+    for name, value in source.encoder.state_dict().items():
+        assert torch.equal(value, target.encoder.state_dict()[name])
+
+    def unreachable(name: str, **options: object) -> torch.nn.Module:
+        raise OSError(f"no route to {name} {options}")
+
+    monkeypatch.setattr(f"incseg.models.pretrained.{client}", unreachable)
+    with pytest.raises(InputError, match=r"could not be fetched \(no route .*--model\.weights FILE"):
+        load_encoder(target, "imagenet")
