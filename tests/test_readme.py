@@ -3,6 +3,7 @@
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,5 +64,9 @@ def test_every_incseg_command_runs(
 
 
 def test_the_python_example_runs() -> None:
-    for block in blocks("python"):
-        exec(compile(block, "README.md", "exec"), {})
+    (block,) = blocks("python")
+    names: dict[str, Any] = {}
+    exec(compile(block, "README.md", "exec"), names)
+    assert names["loss"].isfinite()
+    assert names["student"].grad is not None
+    assert names["method"].name == "mib+ucd"

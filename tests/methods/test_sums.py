@@ -51,6 +51,9 @@ def test_the_most_specialised_loss_wins_in_any_order(text: str) -> None:
 class Rival(Distillation):
     needs_teacher: ClassVar[bool] = True
 
+    def losses(self, view: View) -> dict[str, Tensor]:
+        return {"distillation": view.student.logits.sum()}
+
 
 def test_two_rivals_for_a_slot_are_refused_with_both_names() -> None:
     rival = Rival()

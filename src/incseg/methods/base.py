@@ -1,5 +1,6 @@
 """What a method is: a sum of parts, each of which may add a loss, relabel, watch gradients or prepare a step."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -59,21 +60,21 @@ class Part:
 
 
 @dataclass
-class LossTerm(Part):
+class LossTerm(Part, ABC):
     """A part with losses on a batch."""
 
+    @abstractmethod
     def losses(self, view: View) -> dict[str, Tensor]:
         """Weighted scalars by name."""
-        raise NotImplementedError(f"{type(self).__name__} must define its losses")
 
 
 @dataclass
-class Penalty(Part):
+class Penalty(Part, ABC):
     """A part that pulls on the parameters alone, whatever the batch."""
 
+    @abstractmethod
     def penalty(self, student: Segmenter) -> Tensor:
         """A weighted scalar."""
-        raise NotImplementedError(f"{type(self).__name__} must define its penalty")
 
 
 @dataclass
