@@ -33,7 +33,7 @@ class GrowingClassifier(nn.Module):
 
     @torch.no_grad()
     def balance_new_head(self) -> None:
-        """Start the newest head from background, sharing its probability equally (MiB, section 3.3).
+        """Start the newest head from background, sharing its probability equally (MiB).
 
         Every new class takes the weight of background, and it and background both take the bias ``b₀ − log(n+1)``:
         softmax then splits the old probability of background evenly and leaves the old classes untouched.
