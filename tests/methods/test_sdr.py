@@ -4,6 +4,7 @@ import torch
 import reference
 from incseg import methods
 from incseg.batch import Batch, Outputs, View
+from incseg.methods.mib import UnbiasedDistillation
 from incseg.methods.sdr import LatentStructure, PrototypeMatching
 from incseg.models import Architecture, Segmenter
 from incseg.protocol import Step, steps
@@ -75,7 +76,7 @@ def test_structure_is_shaped_on_ground_truth_and_the_teachers_opinion(step: Step
 
 def test_in_a_sum_with_mib_its_losses_take_over() -> None:
     alone, summed = methods.parse("sdr"), methods.parse("mib+sdr")
-    weights = [[p.weight for p in m.parts if type(p).__name__ == "UnbiasedDistillation"] for m in (alone, summed)]  # type: ignore[attr-defined]
+    weights = [[p.weight for p in m.parts if isinstance(p, UnbiasedDistillation)] for m in (alone, summed)]
     assert weights == [[100.0], [10.0]]
     assert "BalancedInitialisation" in [type(p).__name__ for p in summed.parts]
     assert "latent structure" in alone.first_step

@@ -39,7 +39,7 @@ class _Streamed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, anchors: Tensor, plan: Plan, *rest: Tensor | None) -> Tensor:
-        own = ContrastSets(anchors, *rest)  # type: ignore[arg-type]
+        own = ContrastSets(anchors, *rest)  # type: ignore[arg-type]  # autograd hands them over unnamed
         sets, anchor_count = _gather_sets(own, plan) if plan.world > 1 else (own, None)
         share, state = plan.backend.forward(sets, plan.settings, anchor_count)
         ctx.plan, ctx.sizes = plan, [x is not None for x in sets]
@@ -52,6 +52,7 @@ class _Streamed(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         plan: Plan = ctx.plan
         saved = iter(ctx.saved_tensors)
+        # As in forward, what autograd keeps comes back unnamed.
         sets = ContrastSets(*(next(saved) if present else None for present in ctx.sizes))  # type: ignore[arg-type]
         state = tuple(saved)
         contrast_stats = None

@@ -25,13 +25,19 @@ def _features(view: View) -> Tensor:
     return view.student.stages[-1].movedim(1, -1).flatten(0, 2)
 
 
+def _truth(view: View) -> Tensor:
+    """(B, h, w) ground truth at the stage's size."""
+    height, width = view.student.stages[-1].shape[-2:]
+    return labels_on_grid(view.labels, (height, width))
+
+
 def _labels(view: View) -> Tensor:
     """(B, h, w) ground truth at the stage's size, with the teacher's opinion where it is background."""
-    size = (view.student.stages[-1].shape[-2], view.student.stages[-1].shape[-1])
-    truth = labels_on_grid(view.labels, size)
+    truth = _truth(view)
     if view.teacher is None:
         return truth
-    probs = F.adaptive_avg_pool2d(view.teacher.logits.softmax(dim=1), size).movedim(1, -1)
+    height, width = truth.shape[-2:]
+    probs = F.adaptive_avg_pool2d(view.teacher.logits.softmax(dim=1), (height, width)).movedim(1, -1)
     return losses.extended_map(truth, probs, num_classes=view.step.num_classes)[0]
 
 
@@ -57,8 +63,7 @@ class PrototypeMatching(LossTerm):
         """Add this batch's pixels of the new classes to their running sums, those of all processes together."""
         classes = view.step.num_classes
         features = _features(view).detach().float()
-        size = (view.student.stages[-1].shape[-2], view.student.stages[-1].shape[-1])
-        labels = within(labels_on_grid(view.labels, size), "new", view.step).flatten()
+        labels = within(_truth(view), "new", view.step).flatten()
         members = F.one_hot(labels.where(labels >= 0, classes), classes + 1)[:, :classes].to(features.dtype)
         found = torch.cat([members.T @ features, members.sum(dim=0)[:, None]], dim=1)
         if dist.is_available() and dist.is_initialized():
