@@ -10,8 +10,8 @@ from incseg.protocol import IGNORE
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Pixel-wise cross-entropy; ignored pixels cost nothing and count in the mean.
 
-    ``−1/|I| Σ_{p: y_p≠255} log softmax(z_p)[y_p]`` with I all pixels, as in the paper (1/N and 1/|I| in UCD
-    eq. 13 and 19) and in MiB's code. So the mean over devices is the loss of the joined batch, however the ignored pixels fall.
+    ``−1/|I| Σ_{p: y_p≠255} log softmax(z_p)[y_p]`` with I all pixels, as in the paper (1/N and 1/|I| in UCD eq. 13 and
+    19) and in MiB's code. So the mean over devices is the loss of the joined batch, however the ignored pixels fall.
 
     Args:
         logits: (B, C, H, W) float.
