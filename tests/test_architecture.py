@@ -27,7 +27,7 @@ ALLOWED = {
     "methods": {"losses", "models"},
     "engine": {"methods", "models", "data", "metrics", "config"},
     "report": {"metrics", "data", "config", "paper"},
-    "reproduce": {"config", "methods", "paper", "report"},
+    "reproduce": {"config", "data", "engine", "methods", "metrics", "paper", "report"},
     "bench": {"losses", "kernels", "engine", "config", "report"},
     "catalogue": {"config", "data", "methods", "paper", "report"},
     "cli": {"config", "engine", "report", "catalogue", "bench", "reproduce"},

@@ -98,7 +98,7 @@ def cases() -> Iterator[tuple[Table, Row, Block]]:
     for table in NUMBERED:
         for row in table.rows:
             for block in table.blocks:
-                groups = [table.score(row, block, group) for group in block.scores]
+                groups = [table.score(row, block, group.label) for group in block.scores]
                 if len(groups) > 1 and None not in groups:
                     yield table, row, block
 
@@ -107,7 +107,7 @@ def numbers(table: Table, row: Row, block: Block) -> tuple[list[tuple[int, float
     """Sizes and means of the groups, and the mean of all."""
     sized: list[tuple[int, float]] = []
     for group in block.scores:
-        value = table.score(row, block, group)
+        value = table.score(row, block, group.label)
         assert value is not None
         sized.append((group.last - group.first + 1, value))
     return sized[:-1], sized[-1][1]

@@ -4,11 +4,19 @@ import json
 import shutil
 from pathlib import Path
 
-from incseg.config import RunConfig, differing_setting, from_yaml
+from incseg.config import RunConfig, differing_setting, flat_settings, from_yaml
 from incseg.engine.checkpoint import RunFolder
 from incseg.errors import InputError
 from incseg.files import replacing
 from incseg.methods import Method, parse
+
+OF_LATER_STEPS = ("method", "settings.")  # what makes no difference to step 0, but for what the method makes of it
+
+
+def first_step_identity(config: RunConfig) -> str:
+    """All that step 0 depends on: runs that agree in it can share theirs."""
+    names = {name: value for name, value in flat_settings(config).items() if not name.startswith(OF_LATER_STEPS)}
+    return json.dumps([names, parse(config.method, config.settings).first_step], sort_keys=True)
 
 
 def check_first_step(source: Path, config: RunConfig, method: Method) -> None:
@@ -17,7 +25,7 @@ def check_first_step(source: Path, config: RunConfig, method: Method) -> None:
     if not other.config.is_file() or other.completed_step(0) is None:
         raise InputError(f"--first-step {source} is not the folder of a run whose step 0 is done.")
     theirs = from_yaml(other.config)
-    difference = differing_setting(theirs, config, ignoring=("method", "settings."))
+    difference = differing_setting(theirs, config, ignoring=OF_LATER_STEPS)
     if difference:
         raise InputError(f"step 0 of {source} cannot be shared: {difference}.")
     their_method = parse(theirs.method, theirs.settings)

@@ -72,6 +72,8 @@ class Row(Record):
     """The line of that plot it belongs to."""
     scores: list[list[float | None]] | None = None
     """Percent; None where the paper has a dash, or where only a picture is published."""
+    scores_in: str | None = None
+    """The table whose row of the same method has the numbers, where this one has none."""
 
     def counts_background(self, protocol: str) -> Background:
         """Where this row counts background under a protocol."""
@@ -108,11 +110,24 @@ class Table(Record):
             assert widths in (None, [len(block.groups) for block in self.blocks]), f"{self.name}: {row.label}"
         return self
 
-    def score(self, row: Row, block: Block, group: Group) -> float | None:
-        """The paper's number in percent, if it has one."""
-        if row.scores is None:
+    @property
+    def title_in_paper(self) -> str:
+        """What the paper calls it."""
+        return f"Table {self.number} of the paper" if self.number else "a figure of the paper"
+
+    def block(self, protocol: str) -> Block:
+        """The columns of a protocol."""
+        return next(block for block in self.blocks if block.protocol == protocol)
+
+    def score(self, row: Row, block: Block, label: str) -> float | None:
+        """The paper's number under a heading, if it has one."""
+        if row.scores is not None:
+            return row.scores[self.blocks.index(block)][list(block.groups).index(label)]
+        if row.scores_in is None:
             return None
-        return row.scores[self.blocks.index(block)][list(block.groups).index(group.label)]
+        other = read_table(row.scores_in)
+        same_row = next(candidate for candidate in other.rows if candidate.method == row.method)
+        return other.score(same_row, other.block(block.protocol), label)
 
 
 @cache

@@ -40,7 +40,7 @@ def miou_over_steps(runs: Sequence[Run]) -> Figure:
 
 def predictions(runs: Sequence[Run], step: int, most: int = 6) -> Figure | None:
     """A grid: image, ground truth as of that step, each run's prediction. None if no run kept pictures."""
-    folders = [run.folder / f"step-{step}" / "predictions" for run in runs]
+    folders = [run.pictures(step) for run in runs]
     names = sorted(path.name.removesuffix(".image.jpg") for path in folders[0].glob("*.image.jpg"))[:most]
     if not names:
         return None

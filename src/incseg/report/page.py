@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from incseg.errors import InputError
 from incseg.files import replacing, usable_folder
 from incseg.report import figures, tables
+from incseg.report.comparison import beside_the_paper
 from incseg.report.runs import Run, read_runs
 
 STYLE = """
@@ -46,6 +47,7 @@ def render(runs: Sequence[Run]) -> str:
     """The page as text."""
     sections = [
         tables.summary(runs).to_html(),
+        *(table.to_html() for table in beside_the_paper(runs)),
         _figure("mIoU over the steps", figures.miou_over_steps(runs)),
         tables.per_step(runs).to_html(),
         tables.per_class(runs).to_html(),
