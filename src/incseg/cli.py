@@ -15,6 +15,7 @@ from incseg.errors import InputError, TrainingError
 
 RunFolder = Annotated[Path, tyro.conf.arg(metavar="RUN")]
 OptionalFolder = Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")]
+Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME...", help_behavior_hint="")]
 
 
 def demo(out: Path = Path("runs/demo"), seed: int = 42) -> None:
@@ -104,11 +105,11 @@ def report(runs: tyro.conf.Positional[tuple[RunFolder, ...]], out: Path = Path("
 
 def reproduce(
     table: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TABLE")],
-    rows: tuple[str, ...] = (),
-    columns: tuple[str, ...] = (),
+    rows: Names = (),
+    columns: Names = (),
     seeds: int = 1,
     out: Path = Path("runs/reproduce"),
-    data_root: Annotated[tuple[str, ...], tyro.conf.arg(metavar="DIR")] = (),
+    data_root: Names = (),
     dry_run: bool = False,
     settings: tyro.conf.Suppress[dict[str, Any] | None] = None,
 ) -> None:
@@ -122,11 +123,11 @@ def reproduce(
 
     Args:
         table: a name ('incseg list tables' shows them) or the paper's number.
-        rows: rows of it (default: all).
-        columns: protocols, or parts of them such as 15-5 or 15-5/disjoint (default: all).
+        rows: some of its rows (default: all).
+        columns: some of its protocols, or parts of them such as 15-5 or 15-5/disjoint (default: all).
         seeds: repetitions, for a mean and a deviation.
         out: folder for the runs, which tables share, and for TABLE.csv and the plots.
-        data_root: folder of the dataset; of several: voc=DIR ade20k=DIR.
+        data_root: folder of the dataset; of several, voc=DIR ade20k=DIR.
         dry_run: print the commands, one per line, and run nothing.
         settings: the dotted settings, which main() reads.
     """

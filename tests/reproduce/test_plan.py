@@ -73,7 +73,11 @@ def test_every_table_can_be_planned(table: str) -> None:
 
 
 def test_settings_reach_the_runs_they_are_for() -> None:
-    settings: Settings = {"optim": {"epochs": 1, "batch_size": 4}, "ucd": {"stride": 8}, "engine": {"deterministic": True}}
+    settings: Settings = {
+        "optim": {"epochs": 1, "batch_size": 4},
+        "ucd": {"stride": 8},
+        "engine": {"deterministic": True},
+    }
     ft, ucd = commands(make_plan("voc-main", rows=["ft", "mib+ucd"], columns=["19-1/disjoint"], settings=settings))
     assert ft["--optim.epochs"] == ucd["--optim.epochs"] == "1"
     assert ft["--engine.deterministic"] == "true"

@@ -125,13 +125,11 @@ def published(row: Row, run: Run) -> RunConfig:
 
 
 def deviations(settings: Mapping[str, Any], recipe: RunConfig) -> list[str]:
-    """Every setting of a run that is not the recipe's, in words."""
-    expected = {
-        name: value for name, value in flat_settings(recipe).items() if name not in ("protocol", "method", "seed")
-    }
+    """Every setting of a run that is not the recipe's, in words; protocol, method and seed aside."""
+    expected = flat_settings(recipe)
     return [
         f"{name.removeprefix('settings.')} {settings.get(name, 'default')} (published: {expected.get(name, 'default')})"
-        for name in sorted({*settings, *expected})
+        for name in sorted({*settings, *expected} - {"protocol", "method", "seed"})
         if settings.get(name) != expected.get(name)
     ]
 

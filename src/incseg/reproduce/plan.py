@@ -45,10 +45,12 @@ class Plan:
         """One command per line; lines that begin with # say what may run beside what."""
         for row, reason in self.left_out.items():
             yield f"# left out: {row}: {reason}"
-        done = len(self.runs) - len(self.pending)
-        yield f"# {self.table.title}: {len(self.runs)} runs, {done} of them done"
-        learning = [run for run, provider in self.pending if provider is None]
-        sharing = [(run, provider) for run, provider in self.pending if provider is not None]
+        pending = self.pending
+        yield f"# {self.table.title}: {len(self.runs)} runs, {len(self.runs) - len(pending)} of them done"
+        for words in dict.fromkeys(words for run in self.runs for words in run.deviations):
+            yield f"# not the published recipe: {words}"
+        learning = [run for run, provider in pending if provider is None]
+        sharing = [(run, provider) for run, provider in pending if provider is not None]
         if learning and sharing:
             yield "# these learn their own step 0; in any order"
         yield from (shlex.join(["incseg", *run.arguments()]) for run in learning)

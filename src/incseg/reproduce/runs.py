@@ -14,6 +14,7 @@ from incseg.errors import InputError
 from incseg.methods import parse
 from incseg.paper import Block, Row
 from incseg.protocol import Protocol
+from incseg.report.comparison import deviations
 from incseg.report.runs import Run
 
 Settings = Mapping[str, Mapping[str, Any]]
@@ -54,6 +55,11 @@ class PlannedRun:
     def published(self) -> RunConfig:
         """What the paper's recipe is for this row."""
         return self._load(self.row.settings)
+
+    @property
+    def deviations(self) -> list[str]:
+        """In what the person's settings are not the paper's recipe."""
+        return deviations(flat_settings(self.config), self.published)
 
     def _load(self, settings: Mapping[str, Any]) -> RunConfig:
         return load_recipe(self.protocol, {**settings, "method": self.row.method, "seed": self.seed})
