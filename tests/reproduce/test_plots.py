@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from incseg.reproduce.outcome import outcome
+from incseg.reproduce.outcome import read_outcome
 from incseg.reproduce.plan import Plan, make_plan
 from incseg.reproduce.plots import draw, over_parameter, over_steps
 from made_up import write_result
@@ -38,7 +38,7 @@ def paper_points(axes: Any) -> list[float]:
 def test_lines_over_the_batch_size_with_the_papers_points(tmp_path: Path) -> None:
     rows = ["mib-2", "mib-24", "mib+ucd-2", "mib+ucd-24"]
     plan = finished(make_plan("batch-size", rows=rows, seeds=2, out=tmp_path))
-    (panel,) = over_parameter("batch size", outcome(plan)).axes
+    (panel,) = over_parameter("batch size", read_outcome(plan)).axes
     lines = drawn(panel)
     assert lines["MiB"] == pytest.approx([28.5, 38.5])
     assert lines["MiB+UCD"] == pytest.approx([48.5, 58.5])
@@ -49,7 +49,7 @@ def test_lines_over_the_batch_size_with_the_papers_points(tmp_path: Path) -> Non
 
 def test_lines_over_the_steps_end_beside_the_papers_number(tmp_path: Path) -> None:
     plan = finished(make_plan("voc-main", rows=["mib", "joint"], columns=["15-1/disjoint"], out=tmp_path))
-    ((block, lines),) = outcome(plan)
+    ((block, lines),) = read_outcome(plan)
     (axes,) = over_steps(block, lines).axes
     assert drawn(axes)["MiB"] == pytest.approx([30, 28, 26, 24, 22, 20])
     assert drawn(axes)["Joint (all classes at once)"] == pytest.approx([40, 40])
@@ -58,8 +58,8 @@ def test_lines_over_the_steps_end_beside_the_papers_number(tmp_path: Path) -> No
 
 def test_files_are_written_for_what_is_finished(tmp_path: Path) -> None:
     plan = make_plan("ablation-temperature", columns=["voc"], rows=["1", "0.1"], out=tmp_path)
-    assert draw(plan, tmp_path) == []
-    written = draw(finished(plan), tmp_path)
+    assert draw(plan.table, read_outcome(plan), tmp_path) == []
+    written = draw(plan.table, read_outcome(finished(plan)), tmp_path)
     assert sorted(path.name for path in written) == [
         "ablation-temperature-voc-15-5-disjoint-steps.png", "ablation-temperature-voc-15-5-disjoint-steps.svg",
         "ablation-temperature.png", "ablation-temperature.svg",

@@ -10,7 +10,7 @@ from rich.console import Console
 from incseg.data import open_source
 from incseg.errors import TrainingError
 from incseg.protocol import Protocol
-from incseg.reproduce.outcome import as_tables, write_csv
+from incseg.reproduce.outcome import as_tables, read_outcome, write_csv
 from incseg.reproduce.plan import Plan
 from incseg.reproduce.plots import draw
 from incseg.reproduce.runs import PlannedRun
@@ -19,12 +19,15 @@ from incseg.reproduce.runs import PlannedRun
 def reproduce_table(plan: Plan, out: Path, console: Console) -> None:
     """Run what a plan still needs, then show and keep ours beside the paper's."""
     failed = execute(plan, console)
-    for table in as_tables(plan):
+    outcome = read_outcome(plan)
+    for table in as_tables(plan.table, outcome):
         console.print(table.for_terminal())
     for label, reason in plan.left_out.items():
         console.print(f"left out: {label}: {reason}", highlight=False, soft_wrap=True)
-    written = [write_csv(plan, out / f"{plan.table.name}.csv"), *draw(plan, out)]
-    console.print(f"written: {', '.join(map(str, written))}", highlight=False, soft_wrap=True)
+    numbers = out / f"{plan.table.name}.csv"
+    write_csv(plan.table, outcome, numbers)
+    written = ", ".join(map(str, [numbers, *draw(plan.table, outcome, out)]))
+    console.print(f"written: {written}", highlight=False, soft_wrap=True)
     if failed:
         folders = ", ".join(str(run.folder) for run in failed)
         raise TrainingError(f"{len(failed)} of {len(plan.runs)} runs failed: {folders}; run this again to retry them.")

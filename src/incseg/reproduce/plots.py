@@ -11,26 +11,24 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from incseg.files import replacing
-from incseg.paper import Block
+from incseg.paper import Block, Table
 from incseg.report.comparison import Cell, Line
-from incseg.reproduce.outcome import outcome
-from incseg.reproduce.plan import Plan
+from incseg.reproduce.outcome import Outcome
 
 PAPER: dict[str, Any] = {"linestyle": "none", "marker": "D", "markerfacecolor": "none", "markersize": 8}
 
 
-def draw(plan: Plan, out: Path) -> list[Path]:
+def draw(table: Table, outcome: Outcome, out: Path) -> list[Path]:
     """Plot what is finished, as PNG and SVG; returns the files."""
     written = []
-    found = outcome(plan)
-    for block, lines in found:
+    for block, lines in outcome:
         stepwise = [line for line in lines if line.runs and not line.runs[0].is_offline]
         if stepwise:
-            name = f"{plan.table.name}-{block.protocol.replace('/', '-')}-steps"
-            title = None if stepwise[0].row.series else plan.table.parameter
+            name = f"{table.name}-{block.protocol.replace('/', '-')}-steps"
+            title = None if stepwise[0].row.series else table.parameter
             written += _save(over_steps(block, lines, title), out, name)
-    if plan.table.parameter and any(line.runs for _, lines in found for line in lines):
-        written += _save(over_parameter(plan.table.parameter, found), out, plan.table.name)
+    if table.parameter and any(line.runs for _, lines in outcome for line in lines):
+        written += _save(over_parameter(table.parameter, outcome), out, table.name)
     return written
 
 
@@ -57,11 +55,11 @@ def over_steps(block: Block, lines: Sequence[Line], parameter: str | None = None
     return figure
 
 
-def over_parameter(parameter: str, found: Sequence[tuple[Block, Sequence[Line]]]) -> Figure:
+def over_parameter(parameter: str, outcome: Outcome) -> Figure:
     """mIoU of all foreground classes at every value of a parameter, one panel per protocol; the paper's beside ours."""
-    figure = Figure(figsize=(5.2 * len(found) + 1.5, 4), layout="constrained")
-    panels = figure.subplots(1, len(found), squeeze=False)[0]
-    for axes, (block, lines) in zip(panels, found, strict=True):
+    figure = Figure(figsize=(5.2 * len(outcome) + 1.5, 4), layout="constrained")
+    panels = figure.subplots(1, len(outcome), squeeze=False)[0]
+    for axes, (block, lines) in zip(panels, outcome, strict=True):
         values = sorted({line.row.at for line in lines if line.row.at is not None})
         for index, series in enumerate(dict.fromkeys(line.row.series for line in lines)):
             mine = sorted((line for line in lines if line.row.series == series), key=lambda line: line.row.at or 0)
