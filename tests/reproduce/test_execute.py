@@ -104,7 +104,7 @@ def test_a_table_survives_a_failing_run_skips_what_is_done_and_is_compared(
 
     assert cli.main([*arguments, "--dry-run"]) == 0
     summary, *deviations = capsys.readouterr().out.splitlines()
-    assert summary == "# Pascal VOC 2012: 19-1, 15-5 and 15-1: 6 runs, 6 of them done"
+    assert summary == "# Pascal VOC 2012: 19-1, 15-5 and 15-1: 6 of 6 runs done"
     assert "# not the published recipe: optim.epochs 1 (published: 30)" in deviations
     assert all(line.startswith("#") for line in deviations)  # nothing is left to run
 

@@ -12,7 +12,7 @@ from incseg.errors import InputError, closest
 Background = Literal["none", "first", "all"]
 """Where a row counts background: nowhere, in the first group and in all classes, or in all classes only."""
 
-TABLES = Path(__file__).parent / "tables"
+FOLDER = Path(__file__).parent
 
 
 class Record(BaseModel):
@@ -133,7 +133,7 @@ class Table(Record):
 @cache
 def read_tables() -> dict[str, Table]:
     """Every table by name, in the paper's order; the experiments behind figures last."""
-    read = [Table(name=file.stem, **yaml.safe_load(file.read_text(encoding="utf-8"))) for file in TABLES.glob("*.yaml")]
+    read = [Table(name=file.stem, **yaml.safe_load(file.read_text(encoding="utf-8"))) for file in FOLDER.glob("*.yaml")]
     return {table.name: table for table in sorted(read, key=lambda table: (table.number or 99, table.name))}
 
 

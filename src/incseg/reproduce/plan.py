@@ -7,6 +7,7 @@ from pathlib import Path
 
 from incseg.config import RunConfig
 from incseg.errors import InputError
+from incseg.files import usable_folder
 from incseg.paper import Block, Row, Table, read_table
 from incseg.reproduce.choice import choose_blocks, choose_rows, dataset, find_roots, meant_for, obstacle, require_use
 from incseg.reproduce.runs import PlannedRun, Settings
@@ -46,7 +47,7 @@ class Plan:
         for row, reason in self.left_out.items():
             yield f"# left out: {row}: {reason}"
         pending = self.pending
-        yield f"# {self.table.title}: {len(self.runs)} runs, {len(self.runs) - len(pending)} of them done"
+        yield f"# {self.table.title}: {len(self.runs) - len(pending)} of {len(self.runs)} runs done"
         for words in dict.fromkeys(words for run in self.runs for words in run.deviations):
             yield f"# not the published recipe: {words}"
         learning = [run for run, provider in pending if provider is None]
@@ -82,6 +83,7 @@ def make_plan(
     """
     if seeds < 1:
         raise InputError(f"--seeds {seeds} is no number of repetitions: give 1 or more.")
+    usable_folder(out)
     found, settings = read_table(table), settings or {}
     chosen, blocks = choose_rows(found, rows), choose_blocks(found, columns)
     roots = find_roots(data_roots, blocks)
