@@ -78,10 +78,12 @@ def train(
 def build(config: RunConfig, out: Path, fabric: Fabric, console: Console | None = None) -> Trainer:
     """Assemble everything a run needs; whatever is wrong with the input is found here, before training starts."""
     curriculum = build_curriculum(config, console if fabric.is_global_zero else None)
+    method = methods.parse(config.method, config.settings)
+    method.check(curriculum.steps, curriculum.classes)
     return Trainer(
         fabric=fabric,
         curriculum=curriculum,
-        method=methods.parse(config.method, config.settings),
+        method=method,
         student=_student(config, curriculum.steps[0].num_classes, pretrained=not RunFolder(out).has_begun),
         schedule=Schedule(crop_size=config.data.crop_size, **config.optim.model_dump()),
         habits=Habits(
