@@ -88,7 +88,8 @@ def test_memories_and_replay_work_in_two_processes(method: str, task: str, tmp_p
     """What a method remembers is one thing, not one per process: a run that resumes from it goes on alike."""
     data = write_folder(tmp_path / "data", train=16, val=5)
     command: list[str | Path] = ["train", f"folder/{task}/overlapped", "--data-root", data, *SMALL,
-               "--optim.epochs", "1", "--optim.batch-size", "4", "--engine.devices", "2", "--method", method, "--out", tmp_path]  # fmt: skip
+               "--optim.epochs", "1", "--optim.batch-size", "4", "--engine.devices", "2",
+               "--method", method, "--out", tmp_path]  # fmt: skip
     if method == "recall":
         command += ["--recall.generator", "incseg.data.shapes:pictures_of", "--recall.images", tmp_path / "pictures",
                     "--recall.per-class", "2"]  # fmt: skip

@@ -58,7 +58,7 @@ def train(
     fabric = launch(config)
     trainer = build(config, out, fabric, console)
     if first_step is not None:
-        check_first_step(first_step, config, trainer.method)
+        check_first_step(first_step, config, trainer.method, trainer.curriculum)
     if fabric.is_global_zero:
         # Only now, that nothing more can be wrong with the input, is the folder this run's.
         if not trainer.folder.config.exists():
