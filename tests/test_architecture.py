@@ -24,7 +24,7 @@ ALLOWED = {
     "losses": {"kernels"},
     "models": set(),
     "data": set(),
-    "methods": {"losses", "models"},
+    "methods": {"losses", "models", "data"},
     "engine": {"methods", "models", "data", "metrics", "config"},
     "report": {"metrics", "data", "config", "paper"},
     "reproduce": {"config", "data", "engine", "methods", "metrics", "paper", "report"},
