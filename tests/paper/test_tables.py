@@ -155,9 +155,8 @@ def test_groups_cover_the_classes_of_the_protocol() -> None:
 def test_rows_name_methods_that_exist() -> None:
     for table in read_tables().values():
         for row in table.rows:
-            if row.method not in ("recall", "emseg"):
-                own = {name: values for name, values in row.settings.items() if name != "optim"}
-                assert parse(row.method, own).parts
+            own = {name: values for name, values in row.settings.items() if name != "optim"}
+            assert parse(row.method, own).parts
 
 
 def test_rows_without_settings_are_the_defaults_they_stand_for() -> None:

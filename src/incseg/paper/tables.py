@@ -62,8 +62,8 @@ class Row(Record):
     """What it sets beyond the published recipe."""
     task: str | None = None
     """The task it is run with in place of the block's; Joint learns all classes at once."""
-    needs_settings: bool = False
-    """The method cannot run without settings of its own, which the paper cannot give."""
+    needs: str | None = None
+    """A setting, dotted, that the person must give; the paper cannot."""
     background: Background | dict[str, Background] = "none"
     """Where it counts background; by protocol if not everywhere alike."""
     at: float | None = None

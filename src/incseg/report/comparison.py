@@ -113,7 +113,7 @@ def _deviation_notes(lines: Iterable[Line]) -> list[str]:
     found: dict[str, list[str]] = {}
     for line in lines:
         for run in line.runs:
-            words = ", ".join(deviations(run.settings, published(line.row, run)))
+            words = ", ".join(deviations(run.settings, line.row, published(line.row, run)))
             if words and line.row.label not in found.setdefault(words, []):
                 found[words].append(line.row.label)
     return [f"{', '.join(rows)}: not the published recipe: {words}" for words, rows in found.items()]
@@ -124,12 +124,13 @@ def published(row: Row, run: Run) -> RunConfig:
     return load_recipe(run.protocol, {**row.settings, "method": row.method, "seed": run.seed})
 
 
-def deviations(settings: Mapping[str, Any], recipe: RunConfig) -> list[str]:
-    """Every setting of a run that is not the recipe's, in words; protocol, method and seed aside."""
+def deviations(settings: Mapping[str, Any], row: Row, recipe: RunConfig) -> list[str]:
+    """Every setting of a run that is not the recipe's, in words; but for what the row leaves to the person."""
     expected = flat_settings(recipe)
+    aside = {"protocol", "method", "seed", f"settings.{row.needs}"}
     return [
         f"{name.removeprefix('settings.')} {settings.get(name, 'default')} (published: {expected.get(name, 'default')})"
-        for name in sorted({*settings, *expected} - {"protocol", "method", "seed"})
+        for name in sorted({*settings, *expected} - aside)
         if settings.get(name) != expected.get(name)
     ]
 
@@ -161,4 +162,4 @@ def _candidates(run: Run, protocol: str) -> Iterable[tuple[int, PaperTable, Row]
         if blocks and len(run.classes) == blocks[0].num_foreground + 1:
             for row in table.rows:
                 if row.method == run.method and (row.task is not None) == run.is_offline:
-                    yield len(deviations(run.settings, published(row, run))), table, row
+                    yield len(deviations(run.settings, row, published(row, run))), table, row

@@ -6,7 +6,6 @@ from typing import Any
 
 from incseg.config import RunConfig
 from incseg.errors import InputError, closest
-from incseg.methods import method_names
 from incseg.methods.registry import summands
 from incseg.paper import Block, Row, Table
 from incseg.protocol import Protocol
@@ -66,12 +65,9 @@ def dataset(block: Block) -> str:
 
 def obstacle(row: Row, settings: Settings) -> str:
     """Why a row cannot be run; empty if it can."""
-    missing = set(summands(row.method)) - set(method_names())
-    if missing:
-        return f"there is no method '{', '.join(sorted(missing))}' here"
-    if row.needs_settings and row.method not in settings:
-        return f"{row.method} needs settings of its own: add --{row.method}.NAME VALUE (see: incseg list methods)"
-    return ""
+    section, _, name = (row.needs or "").partition(".")
+    given = not row.needs or name in settings.get(section, {})
+    return "" if given else f"it needs --{row.needs} VALUE, which no table can give (see: incseg list methods)"
 
 
 def meant_for(row: Row, settings: Settings) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class PlannedRun:
     @property
     def deviations(self) -> list[str]:
         """In what the person's settings are not the paper's recipe."""
-        return deviations(flat_settings(self.config), self.published)
+        return deviations(flat_settings(self.config), self.row, self.published)
 
     def _load(self, settings: Mapping[str, Any]) -> RunConfig:
         return load_recipe(self.protocol, {**settings, "method": self.row.method, "seed": self.seed})
