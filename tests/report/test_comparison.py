@@ -131,15 +131,15 @@ def test_all_classes_at_once_may_stand_beside_the_steps(tmp_path: Path) -> None:
     offline = write_result(tmp_path / "offline", "voc/offline/overlapped", "ft", lambda _, __: 0.8)
     stepwise = write_result(tmp_path / "steps", "voc/15-1/disjoint", "ft", by_channel)
     runs = read_runs([offline, stepwise])
-    assert [run.label for run in runs] == ["ft", "ft, offline"]
+    assert [run.label for run in runs] == ["ft", "ft (offline)"]
     assert [row[:4] for row in tables.summary(runs).rows] == [
         ["ft", "50.0", "30.0", "45.0"],
-        ["ft, offline", "80.0", "80.0", "80.0"],
+        ["ft (offline)", "80.0", "80.0", "80.0"],
     ]
     assert [row[2] for row in tables.per_step(runs).rows] == ["–"] * 5 + ["80.0"]
     assert math.isnan(runs[1].iou(0, "class 1"))
     assert runs[1].pictures(5) == offline / "step-0" / "predictions"
-    assert "ft, offline" in render(runs)
+    assert "ft (offline)" in render(runs)
 
 
 def test_all_classes_at_once_must_be_the_same_classes(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def miou_over_steps(runs: Sequence[Run]) -> Figure:
     first_classes = runs[0].steps[0]["new_classes"]
     styles = itertools.cycle(["-", "--", "-.", ":"])  # methods that agree stay visible beneath each other
     for run in runs:
-        steps = range(len(run.steps))
+        steps = range(len(runs[0].steps))
         kept = [mean(run.iou(k, name) for name in first_classes) for k in steps]
         style = {"marker": "o", "label": run.label, "linestyle": next(styles), "alpha": 0.85}
         panels[0].plot(steps, [100 * run.miou(k) for k in steps], **style)

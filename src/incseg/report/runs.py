@@ -123,12 +123,12 @@ def _comparable(first: Run, run: Run) -> bool:
 def _labelled(runs: Sequence[Run]) -> list[Run]:
     labelled: list[Run] = []
     for run in runs:
-        name = run.method if run.protocol == runs[0].protocol else f"{run.method}, offline"
         siblings = [other for other in runs if (other.method, other.protocol) == (run.method, run.protocol)]
-        names = sorted({setting for other in siblings for setting in other.settings})
+        names = sorted({name for other in siblings for name in other.settings})
         differing = [n for n in names if len({str(other.settings.get(n)) for other in siblings}) > 1]
-        words = [f"{n.removeprefix('settings.')} {run.settings.get(n, 'default')}" for n in differing]
-        named = replace(run, label=f"{name} ({', '.join(words)})" if words else name)
+        words = [f"{name.removeprefix('settings.')} {run.settings.get(name, 'default')}" for name in differing]
+        words = ["offline", *words] if run.protocol != runs[0].protocol else words
+        named = replace(run, label=f"{run.method} ({', '.join(words)})" if words else run.method)
         for other in labelled:
             if (other.label, other.seed) == (named.label, named.seed):
                 raise InputError(f"{other.folder} and {run.folder} are the same run with the same seed: give one.")
