@@ -155,7 +155,7 @@ def beside_the_paper(runs: Sequence[Run]) -> list[Table]:
     return tables
 
 
-def _candidates(run: Run, protocol: str) -> Iterable[tuple[int, PaperTable, Row]]:
+def _candidates(run: Run, protocol: str) -> Iterator[tuple[int, PaperTable, Row]]:
     """Rows of the paper that a finished run may repeat, with the number of settings in which it differs."""
     for table in read_tables().values():
         blocks = [block for block in table.blocks if block.protocol == protocol and table.number]

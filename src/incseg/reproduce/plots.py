@@ -22,18 +22,21 @@ def draw(table: Table, outcome: Outcome, out: Path) -> list[Path]:
     """Plot what is finished, as PNG and SVG; returns the files."""
     written = []
     for block, lines in outcome:
-        stepwise = [line for line in lines if line.runs and not line.runs[0].is_offline]
-        if stepwise:
+        finished = [line for line in lines if line.runs]
+        if any(not line.runs[0].is_offline for line in finished):
             name = f"{table.name}-{block.protocol.replace('/', '-')}-steps"
-            title = None if stepwise[0].row.series else table.parameter
-            written += _save(over_steps(block, lines, title), out, name)
+            title = None if finished[0].row.series else table.parameter
+            written += _save(over_steps(block, finished, title), out, name)
     if table.parameter and any(line.runs for _, lines in outcome for line in lines):
         written += _save(over_parameter(table.parameter, outcome), out, table.name)
     return written
 
 
 def over_steps(block: Block, lines: Sequence[Line], parameter: str | None = None) -> Figure:
-    """mIoU of all foreground classes known so far after every step, and what the paper has after the last."""
+    """mIoU of all foreground classes known so far after every step, and what the paper has after the last.
+
+    Every line has at least one run. Rows that count background in the paper have no point beside them.
+    """
     figure = Figure(figsize=(8, 4), layout="constrained")
     axes = figure.subplots()
     styles = itertools.cycle(["-", "--", "-.", ":"])  # rows that agree stay visible beneath each other
@@ -41,10 +44,10 @@ def over_steps(block: Block, lines: Sequence[Line], parameter: str | None = None
     last = max(len(run.steps) for line in lines for run in line.runs) - 1
     for index, line in enumerate(lines):
         colour, paper = palette(index), _everything(line, block).paper
-        if line.runs and line.runs[0].is_offline:
+        if line.runs[0].is_offline:
             level = statistics.fmean(100 * run.miou(-1) for run in line.runs)
             axes.axhline(level, color=colour, linestyle=":", label=f"{line.row.label} (all classes at once)")
-        elif line.runs:
+        else:
             values = [[100 * run.miou(step) for run in line.runs] for step in range(last + 1)]
             _line(axes, range(last + 1), values, color=colour, label=line.row.label, linestyle=next(styles))
         axes.plot(last, paper, color=colour, **PAPER)
