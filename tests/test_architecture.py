@@ -28,7 +28,8 @@ ALLOWED = {
     "report": {"metrics", "data"},
     "bench": {"losses", "kernels", "engine", "config", "report"},
     "catalogue": {"config", "data", "methods", "report"},
-    "cli": {"config", "engine", "report", "catalogue", "bench"},
+    "data_cli": {"config", "engine"},
+    "cli": {"config", "engine", "report", "catalogue", "bench", "data_cli"},
     "__main__": {"cli"},
 }
 

@@ -40,6 +40,7 @@ def train(
     out: OptionalFolder = None,
     data_root: OptionalFolder = None,
     seed: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: 42)")] = None,
+    splits: OptionalFolder = None,
     first_step: OptionalFolder = None,
     settings: tyro.conf.Suppress[dict[str, Any] | None] = None,
 ) -> None:
@@ -55,20 +56,23 @@ def train(
     Args:
         recipe: a protocol (voc/15-5/overlapped), the name of a recipe (demo), or a recipe file (mine.yaml).
         method: a method or a sum of methods, as in mib+ucd; 'incseg list methods' shows them.
-        out: folder of the run (default: runs/PROTOCOL/METHOD-seedN).
+        out: folder of the run (default: runs/RECIPE/METHOD-seedN).
         data_root: folder of the dataset.
         seed: every random choice follows from it.
+        splits: folder of published lists of training images per step, instead of the protocol's rule.
         first_step: folder of another run whose step 0 to start from instead of learning it again.
         settings: the dotted settings, which main() reads.
     """
-    from incseg.config import load_recipe, merge
+    from incseg.config import load_recipe, merge, recipe_names
     from incseg.engine import build
 
-    named = {"method": method, "seed": seed, "data": {"root": data_root} if data_root else None}
+    data = {key: value for key, value in (("root", data_root), ("splits", splits)) if value is not None}
+    named = {"method": method, "seed": seed, "data": data or None}
     config = load_recipe(
         recipe, merge(settings or {}, {key: value for key, value in named.items() if value is not None})
     )
-    folder = out or Path("runs") / config.protocol.replace("/", "-") / f"{config.method}-seed{config.seed}"
+    name = recipe if recipe in recipe_names() else config.protocol
+    folder = out or Path("runs") / name.replace("/", "-") / f"{config.method}-seed{config.seed}"
     console = Console()
     build.train(config, folder, first_step, console)
     if _speaks_for_all():
@@ -147,6 +151,11 @@ def bench(
         Console().print(benchmark_step(method, recipe, data_root, device).for_terminal())
 
 
+def data() -> None:
+    """Get a dataset, check it, see which images a step learns from: incseg data prepare, check, split."""
+    raise AssertionError("main() hands 'incseg data' on to data_cli")
+
+
 COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo,
     "train": train,
@@ -154,6 +163,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "report": report,
     "list": show_list,
     "bench": bench,
+    "data": data,
 }
 
 
@@ -178,10 +188,16 @@ def _run(arguments: list[str], settings: dict[str, Any]) -> None:
         print(incseg.__version__)
         return
     commands: dict[str, Callable[..., None]] = {**COMMANDS, "train": partial(train, settings=settings)}
-    if settings and arguments[0] != "train":
+    if settings and arguments[0] != "train" and arguments[:2] != ["data", "split"]:
         raise InputError(f"only 'incseg train' takes settings such as --{_first_name(settings)}.")
+    prog, description = "incseg", incseg.__doc__
+    if arguments[0] == "data":
+        from incseg import data_cli
+
+        commands = {**data_cli.COMMANDS, "split": partial(data_cli.split, settings=settings)}
+        prog, description, arguments = "incseg data", data.__doc__, arguments[1:] or ["--help"]
     tyro.extras.subcommand_cli_from_dict(
-        commands, prog="incseg", description=incseg.__doc__, args=arguments, config=(tyro.conf.FlagConversionOff,)
+        commands, prog=prog, description=description, args=arguments, config=(tyro.conf.FlagConversionOff,)
     )
 
 

@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_datasets_are_found_by_name() -> None:
-    assert dataset_names() == ["folder", "shapes", "voc"]
+    assert dataset_names() == ["ade20k", "cityscapes", "folder", "shapes", "voc"]
     with pytest.raises(InputError, match="Did you mean 'voc'"):
         open_source("vocc", None)
 
