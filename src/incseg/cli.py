@@ -190,12 +190,12 @@ def _run(arguments: list[str], settings: dict[str, Any]) -> None:
     commands: dict[str, Callable[..., None]] = {**COMMANDS, "train": partial(train, settings=settings)}
     if settings and arguments[0] != "train" and arguments[:2] != ["data", "split"]:
         raise InputError(f"only 'incseg train' takes settings such as --{_first_name(settings)}.")
-    prog, description = "incseg", incseg.__doc__
+    prog, description = "incseg", incseg.__doc__ or ""
     if arguments[0] == "data":
         from incseg import data_cli
 
         commands = {**data_cli.COMMANDS, "split": partial(data_cli.split, settings=settings)}
-        prog, description, arguments = "incseg data", data.__doc__, arguments[1:] or ["--help"]
+        prog, description, arguments = "incseg data", data.__doc__ or "", arguments[1:] or ["--help"]
     tyro.extras.subcommand_cli_from_dict(
         commands, prog=prog, description=description, args=arguments, config=(tyro.conf.FlagConversionOff,)
     )

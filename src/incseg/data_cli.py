@@ -7,10 +7,15 @@ from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
+from rich.progress import MofNCompleteColumn
 
+from incseg.errors import InputError
 from incseg.files import replacing
+from incseg.progress import progress_of
 
 OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="")]
+
+MOST_PROBLEMS = 20  # named one by one
 
 
 def split(
@@ -48,4 +53,44 @@ def split(
             temporary.write_text(json.dumps(described, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
-COMMANDS: dict[str, Callable[..., None]] = {"split": split}
+def check(
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")],
+    data_root: OptionalPath = None,
+    out: OptionalPath = None,
+) -> None:
+    """Read every image and mask of a dataset: what is there, what is wrong, how often each class is shown.
+
+    Lists missing and unreadable files, masks of colours or of another size than their image, and ids no class has, by
+    name; exit code 2 if there are any. Writes a sheet of pictures with their masks over them.
+
+    Args:
+        name: the dataset: voc, ade20k, cityscapes, or folder for your own.
+        data_root: its folder.
+        out: the sheet of pictures (default: runs/NAME-check.png).
+    """
+    from incseg.data import dataset_entry
+    from incseg.data.check import KINDS, examine
+    from incseg.report import dataset
+
+    entry, console = dataset_entry(name), Console(highlight=False)
+    source = entry.open(data_root)
+    found = {}
+    for title, part in (("training", source.train), ("validation", source.val)):
+        with progress_of(f"reading {title} images", Console(stderr=True), MofNCompleteColumn()) as advance:
+            found[title] = examine(part, source.classes, advance)
+    console.print(dataset.frequencies(source.classes, found).for_terminal())
+    console.print(dataset.overview(name, found, entry.published_images).for_terminal())
+    sheet = out or Path("runs") / f"{name}-check.png"
+    with replacing(sheet) as temporary:
+        dataset.picture_sheet(source, found["training"]).savefig(temporary, format="png")
+    console.print(f"pictures: {sheet}", markup=False, soft_wrap=True)
+    problems = [sentence for findings in found.values() for kind in KINDS for sentence in findings.problems[kind]]
+    for sentence in problems[:MOST_PROBLEMS]:
+        console.print(sentence, markup=False, soft_wrap=True)
+    if len(problems) > MOST_PROBLEMS:
+        console.print(f"… and {len(problems) - MOST_PROBLEMS} more")
+    if problems:
+        raise InputError(f"{name} in {data_root} has {len(problems)} problem(s), named above.")
+
+
+COMMANDS: dict[str, Callable[..., None]] = {"check": check, "split": split}

@@ -74,9 +74,9 @@ class FileSplit(Split):
             if ending not in file.read():
                 raise InputError(f"the image {path} cannot be read (its end is missing); is it complete?")
 
-    def missing(self) -> list[Path]:
-        """Files that are listed but not there."""
-        return [path for path in (*self.images, *self.masks) if not path.is_file()]
+    def files(self, index: int) -> tuple[Path, Path]:
+        """The image and its mask."""
+        return self.images[index], self.masks[index]
 
     def where(self, index: int) -> str:
         """The mask's path."""

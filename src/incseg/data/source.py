@@ -35,9 +35,13 @@ class Split(ABC):
     def check(self, index: int) -> None:  # noqa: B027 - what is not a file needs no check
         """Refuse an image that cannot be used, as far as that can be told without decoding it."""
 
+    def files(self, index: int) -> tuple[Path, ...]:  # noqa: ARG002 - not every split has any
+        """The files of an image and its mask."""
+        return ()
+
     def missing(self) -> list[Path]:
         """Files that are listed but not there."""
-        return []
+        return [path for index in range(len(self)) for path in self.files(index) if not path.is_file()]
 
     def where(self, index: int) -> str:
         """How to name this image to a person, in a message about its mask."""
