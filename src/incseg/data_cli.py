@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -93,4 +94,30 @@ def check(
         raise InputError(f"{name} in {data_root} has {len(problems)} problem(s), named above.")
 
 
-COMMANDS: dict[str, Callable[..., None]] = {"check": check, "split": split}
+def prepare(
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")],
+    root: Annotated[Path, tyro.conf.arg(metavar="DIR")],
+) -> None:
+    """Get a dataset and lay it out as 'incseg train' wants it. Interrupted, it goes on where it was when run again.
+
+    Downloads what may be downloaded, checks it against the published checksums, and unpacks it: voc (with the augmented
+    masks, built from the Semantic Boundaries Dataset) and ade20k. Cityscapes needs an account: it says which files to
+    get and where to put them, and unpacks these.
+
+    Args:
+        name: the dataset: voc, ade20k or cityscapes.
+        root: the folder it goes to; archives that already lie there are used.
+    """
+    from incseg.prepare.datasets import prepare as prepare_dataset
+
+    def watch(title: str) -> AbstractContextManager[Callable[[int, int], None]]:
+        return progress_of(title, Console(stderr=True))
+
+    source = prepare_dataset(name, root, watch)
+    Console(highlight=False, markup=False, soft_wrap=True).print(
+        f"{name} is ready in {root}: {len(source.train)} images to learn from, {len(source.val)} to be scored on.\n"
+        f"Look at it with: incseg data check {name} --data-root {root}"
+    )
+
+
+COMMANDS: dict[str, Callable[..., None]] = {"prepare": prepare, "check": check, "split": split}
