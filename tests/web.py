@@ -46,7 +46,7 @@ def serving(web: Web) -> Iterator[Web]:
             pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         web.address = f"http://127.0.0.1:{server.server_port}"
         yield web
         server.shutdown()

@@ -33,7 +33,8 @@ def protocols() -> list[Table]:
     note = (
         "A protocol is DATASET/TASK/SETTING, for example voc/15-5/overlapped. TASK A-B learns A classes, then B at a "
         "time; 'offline' learns all at once; 4-2-2 names every step. SETTING overlapped: a step sees all images with "
-        "one of its new classes; disjoint: of those, the ones without a class of a later step."
+        "one of its new classes; disjoint: of those, the ones without a class of a later step (ade20k and cityscapes: "
+        "each image in one step only)."
     )
     return [Table("protocols", ["dataset", "tasks", "what it is"], rows, note, prose=True)]
 

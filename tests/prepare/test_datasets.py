@@ -6,6 +6,7 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from PIL import Image
 
 from incseg import cli
-from incseg.data import open_source
+from incseg.data import dataset_entry, open_source
 from incseg.data.palette import index_image
 from incseg.errors import InputError
 from incseg.prepare import archives, datasets
@@ -126,9 +127,13 @@ def test_what_is_ready_is_left_alone(web: Web, tmp_path: Path, monkeypatch: pyte
     names = {f"{i:05d}": [0] for i in range(3)}
     root = write_ade20k(tmp_path, names, names)
     monkeypatch.setattr(datasets, "ADE20K", Archive(f"{web.address}/no.zip", "", ""))
-    monkeypatch.setattr(datasets, "_is_ready", lambda *_: True)
+    complete = replace(dataset_entry("ade20k"), published_images=(3, 3))
+    monkeypatch.setattr(datasets, "dataset_entry", lambda _: complete)
     assert len(datasets.prepare("ade20k", root, unwatched).train) == 3
     assert not web.requests
+    (root / "images/training/00000.jpg").unlink()
+    with pytest.raises(InputError, match="answers 404"):
+        datasets.prepare("ade20k", root, unwatched)
 
 
 def test_cityscapes_says_what_to_get_and_unpacks_it(tmp_path: Path) -> None:
