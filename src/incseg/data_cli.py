@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
-from rich.progress import MofNCompleteColumn
 
 from incseg.errors import InputError
 from incseg.files import replacing
@@ -77,7 +76,7 @@ def check(
     source = entry.open(data_root)
     found = {}
     for title, part in (("training", source.train), ("validation", source.val)):
-        with progress_of(f"reading {title} images", Console(stderr=True), MofNCompleteColumn()) as advance:
+        with progress_of(f"reading {title} images", Console(stderr=True)) as advance:
             found[title] = examine(part, source.classes, advance)
     console.print(dataset.frequencies(source.classes, found).for_terminal())
     console.print(dataset.overview(name, found, entry.published_images).for_terminal())

@@ -4,18 +4,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 LINES = 10  # a log gets about that many
 
 
 @contextmanager
-def progress_of(title: str, console: Console, *columns: ProgressColumn) -> Iterator[Callable[[int, int], None]]:
+def progress_of(title: str, console: Console) -> Iterator[Callable[[int, int], None]]:
     """Yields ``advance(done, of)``; ``of`` is 0 while unknown."""
     if console.is_terminal:
-        bar = Progress(TextColumn("{task.description}"), BarColumn(), *columns, TimeRemainingColumn(), console=console)
-        task = bar.add_task(title)
-        with bar:
+        with Progress(console=console) as bar:
+            task = bar.add_task(title, total=None)
             yield lambda done, of: bar.update(task, completed=done, total=of or None)
         return
     said = -1

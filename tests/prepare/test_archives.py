@@ -3,7 +3,6 @@ import io
 import stat
 import tarfile
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,21 +10,14 @@ import pytest
 from incseg.errors import InputError
 from incseg.prepare import archives
 from incseg.prepare.archives import Archive, fetch, unpack
-from web import Web, serving
+from web import Web
 
 CONTENT = bytes(range(256)) * 100
 
 
 @pytest.fixture(autouse=True)
-def _impatient_and_direct(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archives, "PAUSE", 0.0)
-    monkeypatch.setenv("no_proxy", "*")
-
-
-@pytest.fixture
-def web() -> Iterator[Web]:
-    with serving(Web({"data.tar": CONTENT})) as web:
-        yield web
+def _offered(web: Web) -> None:
+    web.files["data.tar"] = CONTENT
 
 
 def archive(web: Web, name: str = "data.tar", content: bytes = CONTENT) -> Archive:

@@ -4,7 +4,6 @@ import hashlib
 import shutil
 import sys
 import tarfile
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -17,25 +16,13 @@ from incseg import cli
 from incseg.data import dataset_entry, open_source
 from incseg.data.palette import index_image
 from incseg.errors import InputError
-from incseg.prepare import archives, datasets
+from incseg.prepare import datasets
 from incseg.prepare.archives import Archive, Progress
 from samples import write_ade20k, write_cityscapes
-from web import Web, serving
+from web import Web
 
 # Of VOC's own lists, c is in val and in the other dataset's train as well: it must not be learnt from.
 OWN_TRAIN, OWN_VAL, THEIR_TRAIN, THEIR_VAL = ["b"], ["c", "e"], ["a", "c"], ["b", "d"]
-
-
-@pytest.fixture(autouse=True)
-def _impatient_and_direct(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archives, "PAUSE", 0.0)
-    monkeypatch.setenv("no_proxy", "*")
-
-
-@pytest.fixture
-def web() -> Iterator[Web]:
-    with serving(Web({})) as web:
-        yield web
 
 
 def unwatched(_: str) -> AbstractContextManager[Progress]:

@@ -12,8 +12,9 @@ from torch import Tensor
 from incseg.data.source import Split
 from incseg.errors import InputError
 
-# The last bytes of a complete file; a copy or download that broke off lacks them.
+# Near its end a complete file has these bytes; a copy or download that broke off lacks them.
 ENDINGS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}
+NEAR = 64
 
 
 class FileSplit(Split):
@@ -62,17 +63,12 @@ class FileSplit(Split):
         return torch.from_numpy(ids if ids.dtype == np.uint8 else ids.astype(np.int32))
 
     def check(self, index: int) -> None:
-        """A copy or download that broke off lacks the file's end."""
+        """A complete file ends as its format says; one that does not is decoded to see."""
         path = self.images[index]
         with _opened(path, "image") as picture:
             ending = ENDINGS.get(picture.format or "")
-            if ending is None:
-                picture.verify()
-                return
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 64))
-            if ending not in file.read():
-                raise InputError(f"the image {path} cannot be read (its end is missing); is it complete?")
+            if ending is None or ending not in _tail(path):
+                picture.load()
 
     def files(self, index: int) -> tuple[Path, Path]:
         """The image and its mask."""
@@ -87,6 +83,12 @@ class FileSplit(Split):
         files = (*self.images, *self.masks)
         stats = [f"{path} {(stat := path.stat()).st_size} {stat.st_mtime_ns}" for path in files]
         return "\n".join(stats) + ("" if self.table is None else self.table.tobytes().hex())
+
+
+def _tail(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - NEAR))
+        return file.read()
 
 
 class _opened:  # noqa: N801 - reads as a verb where it is used

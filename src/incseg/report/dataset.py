@@ -47,7 +47,9 @@ def picture_sheet(source: Source, findings: Findings) -> Figure:
     """Training images that together show as many classes as possible, with their masks over them, and the colours."""
     chosen = varied_images(findings, PICTURES)
     rows = max(1, math.ceil(len(chosen) / COLUMNS))
-    figure = Figure(figsize=(3.2 * COLUMNS, 2.8 * rows + 1), layout="constrained", dpi=110)
+    shapes = [source.train.mask(index).shape for index in chosen]
+    height = min(1.0, max((tall / wide for tall, wide in shapes), default=1.0))  # of a row, as a share of a column
+    figure = Figure(figsize=(3.2 * COLUMNS, (3.2 * height + 0.4) * rows + 1), layout="constrained", dpi=110)
     cells = figure.subplots(rows, COLUMNS, squeeze=False)
     shown: set[int] = set()
     for cell in cells.flat:
