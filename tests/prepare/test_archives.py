@@ -68,9 +68,16 @@ def test_a_server_that_sends_nothing_more_is_given_up_and_what_is_here_is_kept(w
 
 
 def test_a_wrong_checksum_is_not_kept(web: Web, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"data\.tar did not have the checksum .* was deleted"):
+    with pytest.raises(InputError, match=r"arrived for .*data\.tar did not have the checksum of http.* fetch it anew"):
         fetch(archive(web, content=b"other"), tmp_path, silent)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_persons_own_file_is_refused_but_not_deleted(web: Web, tmp_path: Path) -> None:
+    (tmp_path / "data.tar").write_bytes(b"another archive of that name")
+    with pytest.raises(InputError, match=r"data\.tar does not have the checksum .* delete it"):
+        fetch(archive(web), tmp_path, silent)
+    assert (tmp_path / "data.tar").exists()
 
 
 def test_an_archive_put_there_by_hand_is_checked_and_used(web: Web, tmp_path: Path) -> None:

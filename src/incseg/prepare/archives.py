@@ -43,18 +43,18 @@ class Archive:
 def fetch(archive: Archive, folder: Path, progress: Progress) -> Path:
     """The archive in a folder: as it lies there, or downloaded, in several goes if need be; its checksum is right."""
     path = folder / archive.name
+    expected = f"have the checksum of {archive.url} (md5 {archive.md5})"
+    if path.is_file():
+        if md5_of(path, progress) != archive.md5:
+            raise InputError(f"{path} does not {expected}: delete it, and run the same command again to fetch it.")
+        return path
+    folder.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.part")
-    if not path.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        _download(archive, partial, progress)
-        partial.replace(path)
-    if md5_of(path, progress) != archive.md5:
-        path.unlink()
-        raise InputError(
-            f"{path} did not have the checksum of {archive.url} (md5 {archive.md5}) and was deleted: run the same "
-            "command again to fetch it anew."
-        )
-    return path
+    _download(archive, partial, progress)
+    if md5_of(partial, progress) != archive.md5:
+        partial.unlink()
+        raise InputError(f"what arrived for {path} did not {expected}: run the same command again to fetch it anew.")
+    return partial.replace(path)
 
 
 def _download(archive: Archive, partial: Path, progress: Progress) -> None:
@@ -130,8 +130,8 @@ def md5_of(path: Path, progress: Progress) -> str:
 def unpack(path: Path, folder: Path, progress: Progress) -> None:
     """Put what a .zip or .tar archive holds into a folder, beside what is there; an archive with a fault is refused.
 
-    A fault is a member that would land outside, is a link or a device, or is damaged. Nothing is put into place before
-    all was unpacked.
+    A fault is a member that would land outside, leads there, is a device, or is damaged. Nothing is put into place
+    before all was unpacked.
     """
     temporary = folder / f".{path.name}.unpacking"
     shutil.rmtree(temporary, ignore_errors=True)  # what an interrupted go has left
