@@ -1,6 +1,6 @@
 """Small datasets on disk and steps without data, for the tests."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -38,4 +38,35 @@ def write_folder(root: Path, train: int, val: int, size: int = 64) -> Path:
     (root / "classes.txt").write_text("\n".join(TINY_CLASSES))
     (root / "train.txt").write_text("\n".join(f"{i:03d}" for i in range(train)))
     (root / "val.txt").write_text("\n".join(f"{i:03d}" for i in range(train, train + val)))
+    return root
+
+
+def stripes(ids: Sequence[int], height: int = 4) -> Image.Image:
+    """A mask of upright stripes, two pixels wide, one for each id."""
+    return index_image(np.tile(np.repeat(np.array(ids, np.uint8), 2), (height, 1)))
+
+
+def write_pair(image: Path, mask: Path, ids: Sequence[int]) -> None:
+    for path in (image, mask):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    truth = stripes(ids)
+    truth.save(mask)
+    truth.convert("RGB").save(image)
+
+
+def write_ade20k(root: Path, train: Mapping[str, Sequence[int]], val: Mapping[str, Sequence[int]]) -> Path:
+    """An ADE20K-shaped tree; each image shows stripes of the given ids."""
+    for split, scenes in (("training", train), ("validation", val)):
+        for name, ids in scenes.items():
+            write_pair(root / "images" / split / f"{name}.jpg", root / "annotations" / split / f"{name}.png", ids)
+    return root
+
+
+def write_cityscapes(root: Path, train: Mapping[str, Sequence[int]], val: Mapping[str, Sequence[int]]) -> Path:
+    """A Cityscapes-shaped tree; names start with their city, and each image shows stripes of the given label ids."""
+    for split, scenes in (("train", train), ("val", val)):
+        for name, ids in scenes.items():
+            inside = f"{split}/{name.split('_')[0]}/{name}"
+            image, mask = f"leftImg8bit/{inside}_leftImg8bit.png", f"gtFine/{inside}_gtFine_labelIds.png"
+            write_pair(root / image, root / mask, ids)
     return root

@@ -1,9 +1,12 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from incseg import cli
-from samples import write_folder
+from incseg.data.cityscapes import LABEL_IDS
+from samples import write_cityscapes, write_folder
 
 QUICK = ["--model.encoder", "test_resnet", "--model.weights", "none", "--data.crop-size", "32", "--optim.epochs", "1",
          "--optim.batch-size", "4", "--engine.accelerator", "cpu", "--data.workers", "0"]  # fmt: skip
@@ -81,7 +84,7 @@ def test_lists(
         (["report"], "name at least one run"),
         (["report", "/nowhere"], "holds no result.json"),
         (["eval", "/nowhere"], "not the folder of a run"),
-        (["report", "x", "--optim.epochs", "3"], "only 'incseg train' and 'incseg reproduce' take settings"),
+        (["report", "x", "--optim.epochs", "3"], "are taken only by 'incseg train', 'incseg reproduce'"),
         (["reproduce", "voc"], "'voc' is not a table"),
         (["reproduce", "1", "--rows", "mbi"], "Did you mean 'mib'?"),
         (["reproduce", "1", "--dry-run", "--optim.epoch", "3"], "no setting 'optim.epoch'"),
@@ -146,3 +149,48 @@ def test_a_class_order_is_separated_by_commas(tmp_path: Path) -> None:
     arguments: list[str | Path] = ["train", "folder/2-2", "--data-root", data, "--method", "ft", "--out", out, *QUICK]
     assert run(*arguments, "--data.class-order", ", ".join(order)) == 0
     assert '"background",\n  "cross"' in (out / "result.json").read_text()
+
+
+MASK, PHOTO = "gtFine/train/ulm/ulm_0_0_gtFine_labelIds.png", "leftImg8bit/train/ulm/ulm_0_0_leftImg8bit.png"
+
+
+@pytest.mark.parametrize(
+    ("protocol", "harm", "message"),
+    [
+        ("cityscapes/13-6", lambda root: (root / "gtFine").rename(root / "gone"), "there is no gtFine/"),
+        ("cityscapes/13-6", lambda root: (root / MASK).unlink(), f"{MASK} is missing: is the archive fully unpacked?"),
+        ("cityscapes/13-6", lambda root: (root / PHOTO).write_bytes((root / PHOTO).read_bytes()[:-20]), PHOTO),
+        ("cityscapes/13-6", lambda root: Image.new("RGB", (38, 4)).save(root / MASK), f"{MASK} holds RGB colours"),
+        ("cityscapes/13-6", lambda root: Image.new("L", (4, 38)).save(root / MASK), f"{MASK} is 4×38 but its image is"),
+        ("cityscapes/13-6", lambda root: Image.new("L", (38, 4), 40).save(root / MASK), f"{MASK} holds the id 40"),
+        ("cityscapes/13-1", lambda root: Image.new("L", (38, 4), 7).save(root / MASK), "no training image that shows"),
+        ("cityscapes/13-5", lambda _: None, "the task 13-5 does not fit the 19 classes of cityscapes"),
+        ("cityscapes/13-4-1", lambda _: None, "its steps add up to 18"),
+    ],
+)
+def test_data_that_cannot_be_used_is_named_before_training(
+    protocol: str,
+    harm: Callable[[Path], object],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    root = write_cityscapes(tmp_path / "city", {"ulm_0_0": list(LABEL_IDS.values())}, {"ulm_0_1": [7, 26]})
+    harm(root)
+    assert run("train", protocol, "--data-root", root, "--out", tmp_path / "run", *QUICK) == 2
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert "\n" not in error
+    assert not (tmp_path / "run").exists()
+
+
+def test_orders_of_one_protocol_go_to_folders_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    folders: list[Path] = []
+    monkeypatch.setattr("incseg.engine.build.train", lambda _, folder, *__: folders.append(folder))
+    monkeypatch.setattr("incseg.cli._show", lambda *_: None)
+    for recipe in ("ade20k/100-50/disjoint", "ade20k/100-50-b/disjoint", "ade20k/100-50"):
+        assert run("train", recipe, "--method", "mib") == 0
+    names = [str(folder) for folder in folders]
+    assert names == [
+        f"runs/ade20k-{n}/mib-seed42" for n in ("100-50-disjoint", "100-50-b-disjoint", "100-50-overlapped")
+    ]

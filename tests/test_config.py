@@ -15,11 +15,32 @@ def test_the_defaults_are_the_papers_recipe_for_voc() -> None:
 
 
 def test_every_published_recipe_loads() -> None:
-    assert {"demo", "voc/15-5/overlapped", "voc/10-1/disjoint"} <= set(recipe_names())
     for name in recipe_names():
         config = load_recipe(name)
         if name.count("/") == 2:
-            assert config.protocol == name
+            in_order_b = "-b/" in name
+            assert config.protocol == name.replace("-b/", "/")
+            assert config.data.class_order == (("b",) if in_order_b else None)
+
+
+def test_every_setting_of_the_paper_has_a_recipe() -> None:
+    voc = {f"voc/{task}/{s}" for task in ("19-1", "15-5", "15-1", "10-10", "10-1") for s in ("disjoint", "overlapped")}
+    tasks = ("100-50", "100-10", "50-50", "100-50-b", "100-10-b", "50-50-b")
+    ade = {f"ade20k/{task}/{s}" for task in tasks for s in ("disjoint", "overlapped")}
+    city = {"cityscapes/13-6/overlapped", "cityscapes/13-1/overlapped"}
+    offline = {f"{dataset}/offline/overlapped" for dataset in ("voc", "ade20k", "cityscapes")}
+    assert {"demo"} | voc | ade | city | offline <= set(recipe_names())
+
+
+def test_the_papers_recipe_for_ade20k_and_cityscapes() -> None:
+    ade = load_recipe("ade20k/100-50-b/disjoint", {"method": "plop+ucd"})
+    assert (ade.optim.epochs, ade.optim.learning_rate, ade.optim.incremental_learning_rate) == (60, 0.01, 0.01)
+    assert ade.settings == {"plop": {"pod_weight": 0.001, "logits_weight": 0.00001}}
+    assert (ade.data.future, ade.data.background) == ("background", "score")
+    city = load_recipe("cityscapes/13-1/overlapped", {"method": "mib"})
+    assert (city.optim.epochs, city.optim.learning_rate, city.optim.incremental_learning_rate) == (60, 0.01, 0.001)
+    assert city.settings == {"mib": {"kd_weight": 100.0}}
+    assert (city.data.void, city.data.scored_void, city.data.future) == ("background", "background", "ignore")
 
 
 def test_layers_later_ones_win(tmp_path: Path) -> None:

@@ -53,3 +53,10 @@ def test_forgetting_is_measured_from_the_best_earlier_step() -> None:
 def test_means_of_nothing_are_nan_and_harmonic_mean_of_zeros_is_zero() -> None:
     assert math.isnan(mean([math.nan]))
     assert harmonic_mean(0.0, 0.0) == 0.0
+
+
+def test_background_that_was_not_scored_has_no_iou() -> None:
+    """Row 0 is empty; that background was predicted on six pixels counts against the classes, not as an IoU of 0."""
+    iou = intersection_over_union(torch.tensor([[0, 0, 0], [4, 4, 0], [2, 0, 6]]))
+    assert math.isnan(iou[0])
+    assert iou[1:] == [4 / 8, 6 / 8]

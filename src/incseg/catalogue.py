@@ -34,7 +34,8 @@ def protocols() -> list[Table]:
     note = (
         "A protocol is DATASET/TASK/SETTING, for example voc/15-5/overlapped. TASK A-B learns A classes, then B at a "
         "time; 'offline' learns all at once; 4-2-2 names every step. SETTING overlapped: a step sees all images with "
-        "one of its new classes; disjoint: of those, the ones without a class of a later step."
+        "one of its new classes; disjoint: of those, the ones without a class of a later step (ade20k and cityscapes: "
+        "each image in one step only)."
     )
     return [Table("protocols", ["dataset", "tasks", "what it is"], rows, note, prose=True)]
 
@@ -46,6 +47,8 @@ def recipes() -> list[Table]:
         config = load_recipe(name)
         network = f"{config.model.decoder}, {config.model.encoder}"
         protocol = "" if config.protocol == name else config.protocol
+        if config.data.class_order is not None:
+            protocol += f", class order {', '.join(config.data.class_order)}"
         optim = config.optim
         training = f"{optim.epochs} epochs, batch {optim.batch_size}, lr {optim.learning_rate:g} / "
         rows.append([name, network, training + f"{optim.incremental_learning_rate:g}", protocol])
@@ -67,7 +70,11 @@ def settings() -> list[Table]:
     for section, field in RunConfig.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
             rows = [
-                [f"--{section}.{name.replace('_', '-')}", str(inner.default), inner.description or ""]
+                [
+                    f"--{section}.{name.replace('_', '-')}",
+                    str(inner.default),
+                    " ".join((inner.description or "").split()),
+                ]
                 for name, inner in field.annotation.model_fields.items()
                 if inner.default_factory is None
             ]

@@ -1,5 +1,6 @@
 """The command line: one typed function per command; nothing else."""
 
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -41,6 +42,7 @@ def train(
     out: OptionalFolder = None,
     data_root: OptionalFolder = None,
     seed: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="(default: 42)")] = None,
+    splits: OptionalFolder = None,
     first_step: OptionalFolder = None,
     settings: tyro.conf.Suppress[dict[str, Any] | None] = None,
 ) -> None:
@@ -56,20 +58,23 @@ def train(
     Args:
         recipe: a protocol (voc/15-5/overlapped), the name of a recipe (demo), or a recipe file (mine.yaml).
         method: a method or a sum of methods, as in mib+ucd; 'incseg list methods' shows them.
-        out: folder of the run (default: runs/PROTOCOL/METHOD-seedN).
+        out: folder of the run (default: runs/RECIPE/METHOD-seedN).
         data_root: folder of the dataset.
         seed: every random choice follows from it.
+        splits: folder of published lists of training images per step, instead of the protocol's rule.
         first_step: folder of another run whose step 0 to start from instead of learning it again.
         settings: the dotted settings, which main() reads.
     """
-    from incseg.config import load_recipe, merge
+    from incseg.config import load_recipe, merge, recipe_names
     from incseg.engine import build
 
-    named = {"method": method, "seed": seed, "data": {"root": data_root} if data_root else None}
+    data = {key: value for key, value in (("root", data_root), ("splits", splits)) if value is not None}
+    named = {"method": method, "seed": seed, "data": data or None}
     config = load_recipe(
         recipe, merge(settings or {}, {key: value for key, value in named.items() if value is not None})
     )
-    folder = out or Path("runs") / config.protocol.replace("/", "-") / f"{config.method}-seed{config.seed}"
+    name = recipe if recipe in recipe_names() else config.protocol
+    folder = out or Path("runs") / name.replace("/", "-") / f"{config.method}-seed{config.seed}"
     console = Console()
     build.train(config, folder, first_step, console)
     if _speaks_for_all():
@@ -188,6 +193,11 @@ def bench(
         Console().print(benchmark_step(method, recipe, data_root, device).for_terminal())
 
 
+def data() -> None:
+    """Get a dataset, check it, see which images a step learns from: incseg data prepare, check, split."""
+    raise AssertionError("main() hands 'incseg data' on to data_cli")
+
+
 COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo,
     "train": train,
@@ -196,8 +206,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "reproduce": reproduce,
     "list": show_list,
     "bench": bench,
+    "data": data,
 }
-TAKE_SETTINGS = ("train", "reproduce")  # written --SECTION.NAME VALUE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -220,16 +230,22 @@ def _run(arguments: list[str], settings: dict[str, Any]) -> None:
     if arguments == ["--version"]:
         print(incseg.__version__)
         return
-    informed: dict[str, Callable[..., None]] = {
-        name: partial(COMMANDS[name], settings=settings) for name in TAKE_SETTINGS
-    }
-    if settings and arguments[0] not in TAKE_SETTINGS:
-        takers = " and ".join(f"'incseg {name}'" for name in TAKE_SETTINGS)
-        raise InputError(f"only {takers} take settings such as --{_first_name(settings)}.")
+    commands, program, description = COMMANDS, "incseg", incseg.__doc__ or ""
+    if arguments[0] == "data":
+        from incseg import data_cli
+
+        commands, program, description = data_cli.COMMANDS, "incseg data", data.__doc__ or ""
+        arguments = arguments[1:] or ["--help"]
+    # A command that takes settings, written --SECTION.NAME VALUE, says so by a parameter of that name.
+    takers = [name for name, command in commands.items() if "settings" in inspect.signature(command).parameters]
+    if settings and arguments[0] not in takers:
+        named = ", ".join(f"'{program} {name}'" for name in takers)
+        raise InputError(f"settings such as --{_first_name(settings)} are taken only by {named}.")
+    informed = {name: partial(commands[name], settings=settings) for name in takers}
     tyro.extras.subcommand_cli_from_dict(
-        {**COMMANDS, **informed},
-        prog="incseg",
-        description=incseg.__doc__,
+        {**commands, **informed},
+        prog=program,
+        description=description,
         args=arguments,
         config=(tyro.conf.FlagCreatePairsOff,),
     )

@@ -30,19 +30,30 @@ class DataConfig(Section):
     workers: int = Field(default=4, ge=0)
     """Processes that load images, at most one per core; 0: the training process itself. No influence on the result."""
     class_order: tuple[str, ...] | None = None
-    """Foreground class names in the order they are learnt, separated by commas; the dataset's own order by default."""
+    """Foreground class names in the order they are learnt, separated by commas, or the name of a published order (of
+    ade20k: a, b or c); the dataset's own order by default."""
+    splits: Path | None = None
+    """Folder with a list of training images per step (train-0.npy or train-0.txt, …), or a file that 'incseg data
+    split --out' wrote, instead of the protocol's rule. On the command line also --splits."""
     void: Literal["ignore", "background"] = "ignore"
     """What unlabelled pixels (255) are while training: ignored (as in the paper), or background (as MiB on VOC)."""
+    scored_void: Literal["ignore", "background"] = "ignore"
+    """What unlabelled pixels (255) are when scoring: ignored, or background (as UCD on Cityscapes)."""
     future: Literal["background", "ignore"] = "background"
     """What classes still to be learnt are when scoring: background (as in UCD and PLOP), or ignored (as in MiB)."""
+    background: Literal["score", "ignore"] = "score"
+    """What background is when scoring: a class like others, or ignored (as MiB on ADE20K)."""
+    scoring: Literal["full", "paper"] = "full"
+    """What is scored of an image: all of it at its own size, or, as in the reference codebases, the square of
+    crop_size in its middle after its short side was resized to that."""
     score_on: Literal["seen", "all"] = "seen"
     """Validation images scored after a step: those that show a class seen so far (as the reference), or all."""
 
-    @field_validator("root")
+    @field_validator("root", "splits")
     @classmethod
-    def _from_anywhere(cls, root: Path | None) -> Path | None:
+    def _from_anywhere(cls, path: Path | None) -> Path | None:
         """A run can be taken up from another folder, and by another spelling of the same path."""
-        return None if root is None else root.expanduser().resolve()
+        return None if path is None else path.expanduser().resolve()
 
     @field_validator("class_order", mode="before")
     @classmethod

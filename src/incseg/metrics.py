@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from incseg.protocol import IGNORE, Step
+from incseg.protocol import BACKGROUND, IGNORE, Step
 
 
 def none_if_nan(value: float) -> float | None:
@@ -39,10 +39,14 @@ def confusion_matrix(labels: Tensor, predictions: Tensor, num_classes: int) -> T
 
 
 def intersection_over_union(confusion: Tensor) -> list[float]:
-    """IoU = TP / (TP + FP + FN) per channel, NaN for a class that is nowhere."""
+    """IoU = TP / (TP + FP + FN) per channel, NaN for a class that is nowhere.
+
+    Background that the ground truth never shows was left out of the score, and has none either.
+    """
     counts = confusion.double()
     union = counts.sum(0) + counts.sum(1) - counts.diagonal()
-    return [float(x) for x in counts.diagonal() / union]
+    iou = [float(x) for x in counts.diagonal() / union]
+    return iou if counts[BACKGROUND].sum() > 0 else [math.nan, *iou[1:]]
 
 
 def mean(values: Iterable[float]) -> float:

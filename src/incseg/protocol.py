@@ -5,7 +5,7 @@ are learnt. So a classifier only ever grows at its end, whatever the dataset's o
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -127,19 +127,31 @@ def _step_sizes(task: str, num_foreground: int, dataset: str) -> list[int]:
     return sizes
 
 
-def class_order(classes: Sequence[str], wanted: Sequence[str] | None = None) -> tuple[int, ...]:
+def class_order(
+    classes: Sequence[str],
+    wanted: Sequence[str] | None = None,
+    published: Mapping[str, tuple[int, ...]] | None = None,
+) -> tuple[int, ...]:
     """The dataset's class ids in the order in which they are learnt, background (id 0) first.
 
     Args:
         classes: the dataset's class names by id, background first.
-        wanted: foreground class names in the order wished for; the dataset's own order when None.
+        wanted: foreground class names in the order wished for, or the name of a published order alone; the dataset's
+            own order when None.
+        published: orders that have a name.
     """
     if wanted is None:
         return tuple(range(len(classes)))
+    published = published or {}
+    if len(wanted) == 1 and wanted[0] in published:
+        return published[wanted[0]]
     ids = {name: index for index, name in enumerate(classes) if index > 0}
     for name in wanted:
         if name not in ids:
-            raise InputError(f"class_order names '{name}', which is not a class of the dataset.{closest(name, ids)}")
+            orders = f" nor one of its published orders ({', '.join(published)})" if published else ""
+            raise InputError(
+                f"class_order names '{name}', which is not a class of the dataset{orders}.{closest(name, ids)}"
+            )
     if len(set(wanted)) != len(wanted) or len(wanted) != len(ids):
         missing = sorted(set(ids) - set(wanted)) or "none missing, some named twice"
         raise InputError(f"class_order must name every foreground class exactly once; missing: {missing}.")

@@ -47,5 +47,7 @@ def test_a_step_without_images_is_refused_before_training(tmp_path: Path) -> Non
     root = write_folder(tmp_path / "data", train=4, val=2)
     for mask in (root / "masks").iterdir():
         index_image(np.full((64, 64), 1, np.uint8)).save(mask)
-    with pytest.raises(InputError, match=r"step 1 .*\(triangle, cross\) has no training image"):
+    with pytest.raises(InputError, match=r"step 0 of folder/2-2/overlapped has no .* shows 'square' in data"):
         curriculum(root)
+    with pytest.raises(InputError, match=r"step 1 of folder/1-3/overlapped has no .* shows 'square' \(nor 2 of its"):
+        curriculum(root, "folder/1-3/overlapped")

@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 from incseg.data.diffusion import DiffusionPictures, open_diffusion
+from incseg.data.file_split import read_image
 from incseg.data.pictures import PictureFolder, as_image, open_generator
-from incseg.data.source import read_image
 from incseg.errors import InputError
 
 

@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_datasets_are_found_by_name() -> None:
-    assert dataset_names() == ["folder", "shapes", "voc"]
+    assert dataset_names() == ["ade20k", "cityscapes", "folder", "shapes", "voc"]
     with pytest.raises(InputError, match="Did you mean 'voc'"):
         open_source("vocc", None)
 
@@ -99,8 +99,18 @@ def test_a_photograph_that_broke_off_is_named_before_training(folder: Path) -> N
     picture.save(folder / "images" / "001.jpg")
     scan(folder)
     (folder / "images" / "001.jpg").write_bytes((folder / "images" / "001.jpg").read_bytes()[:-100])
-    with pytest.raises(InputError, match=r"001\.jpg cannot be read \(its end is missing\)"):
+    with pytest.raises(InputError, match=r"001\.jpg cannot be read .* is it complete"):
         scan(folder)
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png"])
+def test_what_a_camera_wrote_after_the_image_does_no_harm(folder: Path, suffix: str) -> None:
+    picture = Image.open(folder / "images" / "001.png").convert("RGB")
+    (folder / "images" / "001.png").unlink()
+    path = folder / "images" / f"001.{suffix}"
+    picture.save(path)
+    path.write_bytes(path.read_bytes() + b"\0" * 500)
+    scan(folder)
 
 
 def test_more_classes_than_a_mask_can_tell_from_ignored_are_refused(folder: Path) -> None:

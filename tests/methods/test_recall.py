@@ -7,8 +7,8 @@ import torch
 from incseg import methods
 from incseg.batch import Batch, Outputs, View
 from incseg.config import RunConfig
+from incseg.data.file_split import read_image
 from incseg.data.shapes import pictures_of
-from incseg.data.source import read_image
 from incseg.engine.build import build, launch, train
 from incseg.errors import InputError
 from incseg.losses import cross_entropy

@@ -2,14 +2,25 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from incseg.data.loader import ScoredImages, TrainingImages
 from incseg.data.scan import Progress, class_presence
 from incseg.data.source import Source
-from incseg.data.steps import Future, Void, scored_images, scoring_table, training_images, training_table
-from incseg.data.transforms import TrainingTransform
+from incseg.data.splits import read_lists, refuse_strays
+from incseg.data.steps import (
+    Background,
+    Future,
+    Void,
+    images_per_step,
+    scored_images,
+    scoring_table,
+    training_table,
+)
+from incseg.data.transforms import CentreCrop, TrainingTransform
 from incseg.errors import InputError
 from incseg.protocol import Protocol, Step, class_order
 
@@ -19,7 +30,9 @@ class LabelPolicy:
     """The choices on which codebases differ; the defaults are the paper's."""
 
     void: Void = "ignore"
+    scored_void: Void = "ignore"
     future: Future = "background"
+    background: Background = "score"
     score_on_all: bool = False
 
 
@@ -32,23 +45,43 @@ class Curriculum:
         protocol: Protocol,
         *,
         wanted_order: Sequence[str] | None = None,
+        lists: Path | None = None,
         policy: LabelPolicy | None = None,
+        scored_crop: CentreCrop | None = None,
         progress: Progress | None = None,
     ):
         self.source, self.protocol, self.policy = source, protocol, policy or LabelPolicy()
-        self.order = class_order(source.classes, wanted_order)
+        self.scored_crop = scored_crop
+        self.order = class_order(source.classes, wanted_order, source.orders)
         self.steps = protocol.steps(len(source.classes) - 1)
         self.classes = tuple(source.classes[dataset_id] for dataset_id in self.order)
         self._train_presence = class_presence(source.train, source.classes, progress=progress)
         self._val_presence = class_presence(source.val, source.classes, progress=progress)
+        self.indices = self._listed(lists) if lists is not None else self._by_rule()
         for step in self.steps:
             self._require_images(step)
 
     def training_images(self, step: Step, crop_size: int, *, keep_old: bool = False) -> TrainingImages:
         """What a step learns from; with ``keep_old`` also all images of earlier steps, under all labels seen so far."""
-        chosen = {i for past in self.steps[: step.index + 1] if keep_old or past is step for i in self._indices(past)}
+        lists = self.indices[: step.index + 1] if keep_old else [self.indices[step.index]]
+        chosen = sorted({index for indices in lists for index in indices})
         table = self.training_table(step, keep_old=keep_old)
-        return TrainingImages(self.source.train, sorted(chosen), table, TrainingTransform(crop_size))
+        return TrainingImages(self.source.train, chosen, table, TrainingTransform(crop_size))
+
+    def describe(self) -> dict[str, Any]:
+        """Which images each step learns from, by name and by index, ready to be written as JSON."""
+        return {
+            "protocol": str(self.protocol),
+            "steps": [
+                {
+                    "step": step.index,
+                    "classes": [self.classes[channel] for channel in step.new],
+                    "images": [self.source.train.ids[index] for index in indices],
+                    "indices": indices,
+                }
+                for step, indices in zip(self.steps, self.indices, strict=True)
+            ],
+        }
 
     def training_table(self, step: Step, *, keep_old: bool = False) -> Tensor:
         """Dataset id → channel, as a step learns it."""
@@ -58,7 +91,8 @@ class Curriculum:
         """Training image → the step's new channels it shows, for the images the step learns from."""
         channels = {self.order[channel]: channel for channel in step.new}
         return {
-            i: frozenset(channels[c] for c in self._train_presence[i] if c in channels) for i in self._indices(step)
+            i: frozenset(channels[c] for c in self._train_presence[i] if c in channels)
+            for i in self.indices[step.index]
         }
 
     def scored_images(self, step: Step) -> ScoredImages:
@@ -73,20 +107,32 @@ class Curriculum:
         return [self.source.val.ids[i] for i in crowded], self._scored(step, crowded)
 
     def _scored(self, step: Step, indices: Sequence[int]) -> ScoredImages:
-        return ScoredImages(self.source.val, indices, scoring_table(step, self.order, self.policy.future))
+        policy = self.policy
+        table = scoring_table(step, self.order, policy.future, policy.scored_void, policy.background)
+        return ScoredImages(self.source.val, indices, table, self.scored_crop)
 
-    def _indices(self, step: Step) -> list[int]:
-        return training_images(self._train_presence, step, self.protocol.setting, self.order)
+    def _by_rule(self) -> list[list[int]]:
+        setting, disjoint = self.protocol.setting, self.source.disjoint
+        return images_per_step(self._train_presence, self.steps, setting, self.order, disjoint)
+
+    def _listed(self, path: Path) -> list[list[int]]:
+        lists = read_lists(path, self.source.train.ids, self.steps)
+        refuse_strays(lists, self._train_presence, self.steps, self.source, self.order)
+        return [found.indices for found in lists]
 
     def _require_images(self, step: Step) -> None:
-        names = ", ".join(self.classes[c] for c in step.new)
-        if not self._indices(step):
+        """A class that no image of its step shows cannot be learnt; better to know now than after the training."""
+        shown = frozenset[int]().union(*(self._train_presence[index] for index in self.indices[step.index]))
+        absent = [self.classes[channel] for channel in step.new if self.order[channel] not in shown]
+        if absent:
             raise InputError(
-                f"step {step.index} of {self.protocol} ({names}) has no training image in {self.source.name}; "
-                "use another task, class order or setting."
+                f"step {step.index} of {self.protocol} has no training image that shows '{absent[0]}'"
+                f"{f' (nor {len(absent) - 1} of its other classes)' if absent[1:] else ''} in {self.source.name}; use "
+                "another task, class order or setting."
             )
         if not scored_images(self._val_presence, step, self.order):
             raise InputError(
-                f"after step {step.index} ({names}) no validation image of {self.source.name} shows a class learnt so "
-                "far: there would be nothing to score; add such images to the validation split."
+                f"after step {step.index} ({', '.join(self.classes[c] for c in step.new)}) no validation image of "
+                f"{self.source.name} shows a class learnt so far: there would be nothing to score; add such images to "
+                "the validation split."
             )

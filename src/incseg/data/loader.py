@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from incseg.batch import Batch
 from incseg.data.replay import Address, Replay
 from incseg.data.source import Split
-from incseg.data.transforms import TrainingTransform
+from incseg.data.transforms import CentreCrop, TrainingTransform
 from incseg.errors import InputError
 from incseg.protocol import BACKGROUND
 from incseg.seeding import seed_from
@@ -163,18 +163,20 @@ def training_loader(images: TrainingSet, addresses: BatchAddresses, workers: int
 
 @dataclass(frozen=True)
 class ScoredImages(Dataset[Batch]):
-    """Validation images at their own size, under the labels they are scored with."""
+    """Validation images under the labels they are scored with, at their own size or all cut alike."""
 
     split: Split
     indices: Sequence[int]
     table: Tensor
+    crop: CentreCrop | None = None
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def __getitem__(self, position: int) -> Batch:
         index = self.indices[position]
-        return Batch(self.split.image(index), self.table[self.split.mask(index).long()])
+        image, labels = self.split.image(index), self.table[self.split.mask(index).long()]
+        return Batch(*((image, labels) if self.crop is None else self.crop(image, labels)))
 
 
 def group_by_size(samples: Sequence[Batch]) -> list[Batch]:

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from incseg.batch import Batch
-from incseg.data.source import Split, read_image
+from incseg.data.file_split import read_image
+from incseg.data.source import Split
 from incseg.data.transforms import TrainingTransform
 from incseg.protocol import IGNORE
 

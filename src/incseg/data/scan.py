@@ -3,20 +3,23 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import platformdirs
+from numpy.typing import NDArray
 
 from incseg.data.source import Split
 from incseg.errors import InputError
 from incseg.files import replacing
 from incseg.protocol import IGNORE
 
-Progress = Callable[[int, int], None]
+Progress = Callable[[int, int], None]  # (done, of)
+Found = TypeVar("Found")
 
 
 def class_presence(
@@ -39,33 +42,43 @@ def class_presence(
                 with replacing(cached) as temporary:
                     temporary.write_text(json.dumps([sorted(ids) for ids in found]))
     for index, ids in enumerate(found):
-        unknown = sorted(ids - set(range(len(classes))))
-        if unknown:
-            raise InputError(
-                f"the mask {split.where(index)} holds the id {unknown[0]}, but there are only {len(classes)} classes "
-                f"(0 '{classes[0]}' to {len(classes) - 1} '{classes[-1]}'; {IGNORE} is ignored)."
-            )
+        refuse_unknown(split, index, ids, classes)
     return found
+
+
+def refuse_unknown(split: Split, index: int, ids: Iterable[int], classes: Sequence[str]) -> None:
+    """Refuse a mask with an id that no class has."""
+    unknown = [found for found in sorted(ids) if found >= len(classes) and found != IGNORE]
+    if unknown:
+        raise InputError(
+            f"the mask {split.where(index)} holds the id {unknown[0]}, but there are only {len(classes)} classes "
+            f"(0 '{classes[0]}' to {len(classes) - 1} '{classes[-1]}'; {IGNORE} is ignored)."
+        )
+
+
+def pixel_counts(split: Split, index: int) -> NDArray[np.int64]:
+    """How many pixels of a mask have each id, from 0 to at least 255."""
+    mask = split.mask(index).numpy()
+    if not mask.size or mask.min() < 0:
+        raise InputError(f"the mask {split.where(index)} is empty or holds negative ids.")
+    return np.bincount(mask.ravel(), minlength=IGNORE + 1)
+
+
+def in_threads(look: Callable[[int], Found], number: int, progress: Progress | None) -> Iterator[Found]:
+    """``look(0)``, ``look(1)``, … in order. Pillow decodes without holding Python's lock, so threads are enough."""
+    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+        for done, found in enumerate(pool.map(look, range(number)), start=1):
+            if progress is not None:
+                progress(done, number)
+            yield found
 
 
 def _scan(split: Split, progress: Progress | None) -> list[frozenset[int]]:
-    """Pillow decodes without holding Python's lock, so threads are enough."""
-
     def ids_of(index: int) -> frozenset[int]:
         split.check(index)
-        mask = split.mask(index).numpy()
-        counts = np.bincount(mask.ravel()) if mask.min(initial=0) >= 0 else np.empty(0)
-        if not len(counts):
-            raise InputError(f"the mask {split.where(index)} is empty or holds negative ids.")
-        return frozenset(np.flatnonzero(counts).tolist()) - {IGNORE}
+        return frozenset(np.flatnonzero(pixel_counts(split, index)).tolist()) - {IGNORE}
 
-    found = []
-    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
-        for done, ids in enumerate(pool.map(ids_of, range(len(split))), start=1):
-            found.append(ids)
-            if progress is not None:
-                progress(done, len(split))
-    return found
+    return list(in_threads(ids_of, len(split), progress))
 
 
 def _cache_file(split: Split, cache: Path | None) -> Path | None:

@@ -1,18 +1,19 @@
 """What a dataset is: class names, and two splits of images with masks."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
-import numpy as np
-import torch
-from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from incseg.discover import import_modules
 from incseg.errors import InputError, closest
 from incseg.protocol import IGNORE
+
+# How the images of a dataset are shared out in the disjoint setting; see data/steps.py.
+Disjoint = Literal["plain", "balanced"]
 
 
 class Split(ABC):
@@ -34,6 +35,14 @@ class Split(ABC):
     def check(self, index: int) -> None:  # noqa: B027 - what is not a file needs no check
         """Refuse an image that cannot be used, as far as that can be told without decoding it."""
 
+    def files(self, index: int) -> tuple[Path, ...]:  # noqa: ARG002 - not every split has any
+        """The files of an image and its mask."""
+        return ()
+
+    def missing(self) -> list[Path]:
+        """Files that are listed but not there."""
+        return [path for index in range(len(self)) for path in self.files(index) if not path.is_file()]
+
     def where(self, index: int) -> str:
         """How to name this image to a person, in a message about its mask."""
         return self.ids[index]
@@ -45,12 +54,18 @@ class Split(ABC):
 
 @dataclass(frozen=True)
 class Source:
-    """A dataset: ``classes`` by id (background first), images to learn from and images to be scored on."""
+    """A dataset: ``classes`` by id (background first), images to learn from and images to be scored on.
+
+    ``orders`` are published orders of learning by name, each the dataset's ids with background first; ``disjoint`` is
+    the rule that shares out the images in the disjoint setting.
+    """
 
     name: str
     classes: tuple[str, ...]
     train: Split
     val: Split
+    orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    disjoint: Disjoint = "plain"
 
     def __post_init__(self) -> None:
         if len(self.classes) > IGNORE:
@@ -58,87 +73,6 @@ class Source:
                 f"{self.name} has {len(self.classes)} classes; there can be at most {IGNORE} with background, since "
                 f"the id {IGNORE} marks ignored pixels."
             )
-
-
-class FileSplit(Split):
-    """Images and index masks on disk."""
-
-    def __init__(self, ids: Sequence[str], images: Sequence[Path], masks: Sequence[Path]):
-        self.ids, self.images, self.masks = ids, images, masks
-
-    def image(self, index: int) -> Tensor:
-        """(3, H, W) uint8 RGB."""
-        return read_image(self.images[index])
-
-    def mask(self, index: int) -> Tensor:
-        """(H, W) class ids; refuses a mask of colours or one whose size is not its image's."""
-        path = self.masks[index]
-        with _opened(path, "mask") as picture, _opened(self.images[index], "image") as image:
-            if picture.mode not in ("P", "L", "1", "I", "I;16"):
-                raise InputError(
-                    f"the mask {path} holds {picture.mode} colours, not class ids: save masks as single-channel PNG in "
-                    "which each pixel is the id of its class (0 background, 255 ignored)."
-                )
-            if picture.size != image.size:
-                raise InputError(
-                    f"the mask {path} is {picture.size[0]}×{picture.size[1]} but its image is "
-                    f"{image.size[0]}×{image.size[1]}: they must have the same size."
-                )
-            ids = np.array(picture)
-        return torch.from_numpy(ids if ids.dtype == np.uint8 else ids.astype(np.int32))
-
-    def check(self, index: int) -> None:
-        """A copy or download that broke off lacks the file's end."""
-        path = self.images[index]
-        with _opened(path, "image") as picture:
-            kind = picture.format
-            if kind == "JPEG":
-                with path.open("rb") as file:
-                    file.seek(max(0, path.stat().st_size - 64))
-                    if b"\xff\xd9" not in file.read():
-                        raise InputError(f"the image {path} cannot be read (its end is missing); is it complete?")
-            else:
-                picture.verify()
-
-    def where(self, index: int) -> str:
-        """The mask's path."""
-        return str(self.masks[index])
-
-    def fingerprint(self) -> str:
-        """Names, sizes and modification times of all files."""
-        files = (*self.images, *self.masks)
-        return "\n".join(f"{path} {(stat := path.stat()).st_size} {stat.st_mtime_ns}" for path in files)
-
-
-class _opened:  # noqa: N801 - reads as a verb where it is used
-    """Open and decode an image file, or say which file cannot be read."""
-
-    def __init__(self, path: Path, kind: str):
-        self.path, self.kind = path, kind
-
-    def __enter__(self) -> Image.Image:
-        try:
-            self.picture = Image.open(self.path)
-        except FileNotFoundError:
-            raise InputError(f"the {self.kind} {self.path} is missing.") from None
-        except (UnidentifiedImageError, OSError) as error:
-            raise self._unreadable(error) from None
-        return self.picture
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self.picture.close()
-        # Pillow decodes lazily, so a truncated file shows itself only inside the block.
-        if isinstance(error, OSError | SyntaxError):
-            raise self._unreadable(error) from None
-
-    def _unreadable(self, error: BaseException) -> InputError:
-        return InputError(f"the {self.kind} {self.path} cannot be read ({error}); is it complete?")
-
-
-def read_image(path: Path) -> Tensor:
-    """(3, H, W) uint8 RGB, or a sentence on why the file cannot be read."""
-    with _opened(path, "image") as picture:
-        return torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1)
 
 
 def read_lines(path: Path) -> list[str]:
@@ -161,27 +95,33 @@ def existing_root(root: Path | None, name: str, layout: str) -> Path:
     return root
 
 
+Opener = Callable[[Path | None], Source]
+
+
 @dataclass(frozen=True)
 class DatasetEntry:
     """A registered dataset: how to open it, and what a person should know before."""
 
     name: str
     summary: str
-    tasks: tuple[str, ...]
-    open: Callable[[Path | None], Source]
+    open: Opener
+    tasks: tuple[str, ...] = ()
+    """Those published for it."""
+    published_images: tuple[int, int] | None = None
+    """How many images the complete dataset has to learn from and to be scored on."""
 
 
 _DATASETS: dict[str, DatasetEntry] = {}
 
 
 def dataset(
-    name: str, summary: str, tasks: tuple[str, ...] = ()
-) -> Callable[[Callable[[Path | None], Source]], Callable[[Path | None], Source]]:
-    """Register ``open(root) -> Source`` under a name; ``tasks`` are those published for it."""
+    name: str, summary: str, tasks: tuple[str, ...] = (), published_images: tuple[int, int] | None = None
+) -> Callable[[Opener], Opener]:
+    """Register ``open(root) -> Source`` under a name. It lists files; whether they are there is checked elsewhere."""
 
-    def register(opener: Callable[[Path | None], Source]) -> Callable[[Path | None], Source]:
+    def register(opener: Opener) -> Opener:
         assert name not in _DATASETS, f"two datasets are called '{name}'"
-        _DATASETS[name] = DatasetEntry(name, summary, tasks, opener)
+        _DATASETS[name] = DatasetEntry(name, summary, opener, tasks, published_images)
         return opener
 
     return register
@@ -198,11 +138,21 @@ def dataset_names() -> list[str]:
     return [entry.name for entry in describe_datasets()]
 
 
-def open_source(name: str, root: Path | None) -> Source:
-    """Open a dataset by name; its files are listed, not yet read."""
+def dataset_entry(name: str) -> DatasetEntry:
+    """A dataset by name."""
     import_modules("incseg.data")
     if name not in _DATASETS:
         raise InputError(
             f"'{name}' is not a dataset: choose from {', '.join(sorted(_DATASETS))}.{closest(name, _DATASETS)}"
         )
-    return _DATASETS[name].open(root)
+    return _DATASETS[name]
+
+
+def open_source(name: str, root: Path | None) -> Source:
+    """Open a dataset by name; its files are all there, but not yet read."""
+    source = dataset_entry(name).open(root)
+    missing = [*source.train.missing(), *source.val.missing()]
+    if missing:
+        others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        raise InputError(f"{missing[0]} is missing{others}: is the archive fully unpacked?")
+    return source

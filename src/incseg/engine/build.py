@@ -15,6 +15,7 @@ from incseg import methods
 from incseg.config import RunConfig, differing_setting, flat_settings, from_yaml, to_yaml
 from incseg.data import open_source
 from incseg.data.curriculum import Curriculum, LabelPolicy
+from incseg.data.transforms import CentreCrop
 from incseg.engine.checkpoint import RunFolder
 from incseg.engine.first_step import check_first_step, copy_first_step
 from incseg.engine.journal import Journal
@@ -107,12 +108,14 @@ def build_curriculum(config: RunConfig, console: Console | None = None) -> Curri
         if console is not None and done % 2000 == 0:
             console.print(f"reading which classes each mask shows: {done} of {total}", highlight=False)
 
-    protocol = Protocol.parse(config.protocol)
+    data, protocol = config.data, Protocol.parse(config.protocol)
     return Curriculum(
-        open_source(protocol.dataset, config.data.root),
+        open_source(protocol.dataset, data.root),
         protocol,
-        wanted_order=config.data.class_order,
-        policy=LabelPolicy(config.data.void, config.data.future, config.data.score_on == "all"),
+        wanted_order=data.class_order,
+        lists=data.splits,
+        policy=LabelPolicy(data.void, data.scored_void, data.future, data.background, data.score_on == "all"),
+        scored_crop=CentreCrop(data.crop_size) if data.scoring == "paper" else None,
         progress=progress,
     )
 

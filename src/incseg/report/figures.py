@@ -1,11 +1,13 @@
 """Figures: mIoU over the steps, and what the runs saw in the same images."""
 
 import itertools
+import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from PIL import Image
@@ -13,6 +15,8 @@ from PIL import Image
 from incseg.data.palette import palette
 from incseg.metrics import mean
 from incseg.report.runs import Run
+
+LEGEND_WIDTH, LEGEND_HEIGHT = 1.4, 0.18  # inches of a name and its colour
 
 mpl.rcParams["svg.fonttype"] = "none"  # text stays text: small, searchable, in the reader's font
 
@@ -47,22 +51,28 @@ def predictions(runs: Sequence[Run], step: int, most: int = 6) -> Figure | None:
     titles = ["image", "ground truth", *(textwrap.fill(run.label, 18) for run in runs)]
     figure = Figure(figsize=(1.9 * len(titles), 1.9 * len(names) + 0.7), layout="constrained")
     cells = figure.subplots(len(names), len(titles), squeeze=False)
+    shown: set[int] = set()
     for row, name in zip(cells, names, strict=True):
         files = [folders[0] / f"{name}.image.jpg", folders[0] / f"{name}.truth.png"]
         files += [folder / f"{name}.prediction.png" for folder in folders]
         for cell, file in zip(row, files, strict=True):
-            _show(cell, file)
+            shown |= _show(cell, file)
     for cell, title in zip(cells[0], titles, strict=True):
         cell.set_title(title, fontsize=10)
     known = list(runs[0].steps[step]["iou"])
     colours = palette() / 255
-    handles = [Patch(color=colours[c], label=name) for c, name in enumerate(known)]
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 9), frameon=False, fontsize=8)
+    handles = [Patch(color=colours[c], label=name) for c, name in enumerate(known) if c in shown]
+    columns = max(1, min(len(handles), int(figure.get_figwidth() / LEGEND_WIDTH)))
+    figure.set_figheight(figure.get_figheight() + LEGEND_HEIGHT * math.ceil(len(handles) / columns))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
     return figure
 
 
-def _show(cell: "mpl.axes.Axes", file: Path) -> None:
+def _show(cell: "mpl.axes.Axes", file: Path) -> set[int]:
+    """Draw a picture, if it is there; returns the channels it shows, if it is one of labels."""
     cell.axis("off")
-    if file.is_file():
-        with Image.open(file) as picture:
-            cell.imshow(picture.convert("RGB"), interpolation="nearest")
+    if not file.is_file():
+        return set()
+    with Image.open(file) as picture:
+        cell.imshow(picture.convert("RGB"), interpolation="nearest")
+        return set(np.unique(np.array(picture)).tolist()) if picture.mode == "P" else set()

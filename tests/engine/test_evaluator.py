@@ -1,0 +1,90 @@
+"""Scores by hand: a Cityscapes-shaped tree, and a network that sees road everywhere."""
+
+import math
+from pathlib import Path
+from typing import cast
+
+import pytest
+import torch
+from torch import Tensor
+
+from incseg.config import load_recipe
+from incseg.data.loader import scoring_loader
+from incseg.engine.build import build_curriculum
+from incseg.engine.evaluator import score
+from incseg.engine.results import step_entry
+from incseg.metrics import nan_if_none
+from incseg.models import Segmenter
+from samples import write_cityscapes
+
+ROAD, SKY, CAR, VOID = 7, 23, 26, 4
+EVERYTHING = [7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33]
+
+
+class SeesRoad:
+    """Stands in for a segmenter with 14 channels."""
+
+    def eval(self) -> "SeesRoad":
+        return self
+
+    def segment(self, images: Tensor) -> Tensor:
+        logits = torch.zeros(len(images), 14, *images.shape[-2:])
+        logits[:, 1] = 1
+        return logits
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    # Stripes of 2×4 pixels: eight each. The last image shows nothing of the first thirteen classes.
+    val = {"ulm_1_0": [ROAD, ROAD, SKY, CAR], "ulm_1_1": [VOID, ROAD], "ulm_1_2": [CAR, VOID]}
+    return write_cityscapes(tmp_path, {"ulm_0_0": EVERYTHING}, val)
+
+
+@pytest.mark.parametrize(
+    ("settings", "road", "background", "everything"),
+    [
+        # UCD: void is background and scored, cars to come are not: road 24 of 24 + 8 sky + 8 void, background 0 of 8.
+        ({}, 24 / 40, 0.0, (24 / 40 + 0 + 0) / 3),
+        # Cityscapes' own: void is not scored either: road 24 of 32, and there is no background.
+        ({"scored_void": "ignore"}, 24 / 32, math.nan, (24 / 32 + 0) / 2),
+        # PLOP: cars to come are background: 8 more to be wrong about.
+        ({"future": "background"}, 24 / 48, 0.0, (24 / 48 + 0 + 0) / 3),
+        # The images without a class learnt so far as well: one more stripe of void.
+        ({"score_on": "all"}, 24 / 48, 0.0, (24 / 48 + 0 + 0) / 3),
+        # Background may be left out whatever it is made of.
+        ({"background": "ignore", "future": "background"}, 24 / 32, math.nan, (24 / 32 + 0) / 2),
+    ],
+)
+def test_scores_of_whole_images_by_hand(
+    root: Path, settings: dict[str, str], road: float, background: float, everything: float
+) -> None:
+    lessons = build_curriculum(load_recipe("cityscapes/13-6", {"data": {"root": root, **settings}}))
+    step = lessons.steps[0]
+    loader = scoring_loader(lessons.scored_images(step), batch_size=2, workers=0)
+    confusion = score(cast(Segmenter, SeesRoad()), loader, step.num_classes, torch.device("cpu"))
+    entry = step_entry(step, lessons.classes[:14], 1, confusion)
+    assert entry["iou"]["road"] == road
+    assert entry["iou"]["sky"] == 0
+    assert entry["iou"]["wall"] is None  # nowhere to be seen
+    assert nan_if_none(entry["iou"]["background"]) == pytest.approx(background, nan_ok=True)
+    assert entry["miou"]["all"] == pytest.approx((road + 0) / 2)
+    assert entry["miou"]["all_with_background"] == pytest.approx(everything)
+
+
+def test_scores_of_the_papers_crop_by_hand(root: Path) -> None:
+    """All images are 4 high, so that a crop of 4 resizes nothing; the first, 8 wide, keeps half a road and the sky."""
+    config = load_recipe("cityscapes/13-6", {"data": {"root": root, "scoring": "paper"}})
+    lessons = build_curriculum(config)
+    assert lessons.scored_crop is not None
+    assert lessons.scored_crop.size == 512
+    lessons.scored_crop.size = 4
+    step = lessons.steps[0]
+    sizes = {tuple(sample.labels.shape) for sample in (lessons.scored_images(step)[i] for i in range(2))}
+    assert sizes == {(4, 4)}
+    loader = scoring_loader(lessons.scored_images(step), batch_size=2, workers=0)
+    confusion = score(cast(Segmenter, SeesRoad()), loader, step.num_classes, torch.device("cpu"))
+    # Columns 2 to 5 of the first: one stripe of road, one of sky; the second whole: one of void, one of road.
+    assert confusion[1, 1] == 16
+    assert confusion[11, 1] == 8
+    assert confusion[0, 1] == 8
+    assert confusion.sum() == 32
