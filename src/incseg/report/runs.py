@@ -90,6 +90,12 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
     return _labelled(runs)
 
 
+def names_beside_each_other(runs: Sequence[Run]) -> list[str]:
+    """One name per run; several seeds are numbered."""
+    labels = [run.label for run in runs]
+    return [f"{run.label} #{run.seed}" if labels.count(run.label) > 1 else run.label for run in runs]
+
+
 def _labelled(runs: Sequence[Run]) -> list[Run]:
     labelled: list[Run] = []
     for run in runs:
