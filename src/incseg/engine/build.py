@@ -18,6 +18,7 @@ from incseg.data.curriculum import Curriculum, LabelPolicy
 from incseg.engine.checkpoint import RunFolder
 from incseg.engine.first_step import check_first_step, copy_first_step
 from incseg.engine.journal import Journal
+from incseg.engine.loggers import require_packages
 from incseg.engine.trainer import Habits, Schedule, Trainer
 from incseg.errors import InputError
 from incseg.files import replacing, usable_folder
@@ -78,6 +79,7 @@ def train(
 def build(config: RunConfig, out: Path, fabric: Fabric, console: Console | None = None) -> Trainer:
     """Assemble everything a run needs; whatever is wrong with the input is found here, before training starts."""
     curriculum = build_curriculum(config, console if fabric.is_global_zero else None)
+    header = run_header(config, fabric)
     return Trainer(
         fabric=fabric,
         curriculum=curriculum,
@@ -92,9 +94,16 @@ def build(config: RunConfig, out: Path, fabric: Fabric, console: Console | None 
             pictures=config.engine.pictures,
         ),
         folder=RunFolder(out),
-        journal=Journal(out, config.method, active=fabric.is_global_zero, console=console),
+        journal=Journal(
+            out,
+            header,
+            last_step=curriculum.steps[-1].index,
+            loggers=config.engine.loggers,
+            active=fabric.is_global_zero,
+            console=console,
+        ),
         seed=config.seed,
-        header=run_header(config, fabric),
+        header=header,
     )
 
 
@@ -118,6 +127,7 @@ def build_curriculum(config: RunConfig, console: Console | None = None) -> Curri
 def _check(config: RunConfig, out: Path) -> None:
     """What can be refused before any process is started."""
     methods.parse(config.method, config.settings)
+    require_packages(config.engine.loggers)
     usable_folder(out)
     there = RunFolder(out).config
     difference = differing_setting(from_yaml(there), config) if there.exists() else ""
