@@ -66,13 +66,18 @@ def settings() -> list[Table]:
     for section, field in RunConfig.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
             rows = [
-                [f"--{section}.{name.replace('_', '-')}", str(inner.default), inner.description or ""]
+                [f"--{section}.{name.replace('_', '-')}", _written(inner.default), inner.description or ""]
                 for name, inner in field.annotation.model_fields.items()
                 if inner.default_factory is None
             ]
             title = (field.annotation.__doc__ or section).strip()
             tables.append(Table(title, ["setting", "default", "meaning"], rows, prose=True))
     return tables
+
+
+def _written(value: object) -> str:
+    """A default as one would write it after the setting."""
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 TABLES: dict[str, Callable[[], list[Table]]] = {

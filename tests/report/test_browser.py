@@ -211,7 +211,7 @@ def test_150_classes_stay_usable(tmp_path: Path, open_page: OpenPage) -> None:
     page = open_page(tmp_path / "report.html", width=PHONE)
     assert page.locator("#confusion-table td").count() == 151 * 151
     assert page.locator("#confusion-table td").nth(0).inner_text() == ""
-    assert page.locator("#confusion .tall").bounding_box()["height"] < 800
+    assert page.locator("#confusion .many").bounding_box()["height"] < 800
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 

@@ -15,9 +15,9 @@
   }
 
   function cell(share, truth, prediction, withNumber) {
-    const element = make("td", { className: `level-${Math.round(share / 100)}` });
+    const level = Math.round(10 * Math.sqrt(share / 1000)); // the root, so that small shares show
+    const element = make("td", { className: `level-${level}` });
     if (withNumber && share > 0) element.textContent = share < 10 ? "<1" : Math.round(share / 10);
-    element.classList.toggle("level-none", share === 0);
     element.dataset.reads = `${truth} taken for ${prediction}: ${percent(share)} % of its pixels`;
     if (truth === prediction) element.dataset.reads = `${truth} recognised: ${percent(share)} % of its pixels`;
     return element;
