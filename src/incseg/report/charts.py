@@ -105,7 +105,7 @@ def rounded_range(values: Sequence[float]) -> tuple[float, float]:
     >>> rounded_range([-0.03, 0.11])
     (-0.05, 0.15)
     """
-    low, high = min(0.0, *values), max(0.0, *values)
+    low, high = min([0.0, *values]), max([0.0, *values])
     step = _tick_distance(low, high)
     return round(step * math.floor(low / step), 12), round(step * math.ceil(high / step), 12)
 

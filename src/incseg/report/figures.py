@@ -18,13 +18,14 @@ def miou_over_steps(runs: Sequence[Run]) -> list[Panel]:
     so_far = [[100 * run.miou(step) for step in range(last + 1)] for run in runs]
     kept = [[100 * mean(run.iou(step, name) for name in first) for step in range(last + 1)] for run in runs]
     names = names_beside_each_other(runs)
+    both = rounded_range([value for row in (*so_far, *kept) for value in row if math.isfinite(value)])
     return [
         Panel(
             title,
             [Line(i, name, list(enumerate(values[i]))) for i, name in enumerate(names)],
             x_range=(-0.1, last + 0.1),
             x_ticks=[(step, str(step)) for step in _some(last + 1)],
-            y_range=(0, 100),
+            y_range=both,
             x_label="after step",
             marked=True,
         )
