@@ -71,6 +71,14 @@ def cross_entropy(pixels: Sequence[Vector], labels: Sequence[int]) -> float:
     return sum(-math.log(softmax(z)[y]) for z, y in kept) / len(labels)
 
 
+def balanced_cross_entropy(pixels: Sequence[Vector], labels: Sequence[int], power: float) -> float:
+    """A weighted mean over the labelled pixels; the weight is the class' number of pixels to the power of −power."""
+    kept = [(z, y) for z, y in zip(pixels, labels, strict=True) if y != 255]
+    weights = [math.pow(labels.count(y), -power) for _, y in kept]
+    costs = [-math.log(softmax(z)[y]) for z, y in kept]
+    return sum(w * cost for w, cost in zip(weights, costs, strict=True)) / sum(weights)
+
+
 def unbiased_cross_entropy(pixels: Sequence[Vector], labels: Sequence[int], old_classes: int) -> float:
     """UCD eq. 13 and 14: background takes the probability of everything learnt before."""
     kept = [(softmax(z), y) for z, y in zip(pixels, labels, strict=True) if y != 255]

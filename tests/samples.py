@@ -1,14 +1,28 @@
-"""Small datasets on disk for the tests."""
+"""Small datasets on disk and steps without data, for the tests."""
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from PIL import Image
 
+from incseg.batch import Batch
+from incseg.data.library import Library
 from incseg.data.palette import index_image
 from incseg.data.shapes import CLASSES, draw
+from incseg.methods import Context
+from incseg.models import Segmenter
+from incseg.protocol import Step
 
 TINY_CLASSES = CLASSES[:5]
+
+
+def context(
+    step: Step, student: Segmenter, teacher: Segmenter | None, batches: Callable[[], Iterable[Batch]] = list
+) -> Context:
+    """A step whose images nobody asks for."""
+    return Context(step, student, teacher, batches, library=cast(Library, None))
 
 
 def write_folder(root: Path, train: int, val: int, size: int = 64) -> Path:

@@ -23,7 +23,7 @@ ALLOWED = {
     "losses": {"kernels"},
     "models": set(),
     "data": set(),
-    "methods": {"losses", "models"},
+    "methods": {"losses", "models", "data"},
     "engine": {"methods", "models", "data", "metrics", "config"},
     "report": {"metrics", "data"},
     "bench": {"losses", "kernels", "engine", "config", "report"},

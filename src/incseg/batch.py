@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -16,10 +17,18 @@ class Batch(NamedTuple):
     Attributes:
         images: (B, 3, H, W) uint8 RGB; the network normalises.
         labels: (B, H, W) int64 channels: 0 background, 255 ignored.
+        replayed: (B,) int64, the old class in whose memory an image is here, 0 for the step's own images; None where
+            nothing is ever replayed.
     """
 
     images: Tensor
     labels: Tensor
+    replayed: Tensor | None = None
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same on a device, without waiting for it."""
+        replayed = None if self.replayed is None else self.replayed.to(device, non_blocking=True)
+        return Batch(self.images.to(device, non_blocking=True), self.labels.to(device, non_blocking=True), replayed)
 
 
 class Outputs(NamedTuple):
@@ -52,6 +61,11 @@ class View:
     def labels(self) -> Tensor:
         """(B, H, W) raw ground truth, always."""
         return self.batch.labels
+
+    @property
+    def replayed(self) -> Tensor:
+        """(B,) the old class in whose memory an image is here, 0 for the step's own images."""
+        return self.labels.new_zeros(len(self.labels)) if self.batch.replayed is None else self.batch.replayed
 
     @property
     def targets(self) -> Tensor:

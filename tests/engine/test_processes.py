@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 import torch
 
 from incseg.engine.rescore import rescore
@@ -80,3 +81,23 @@ def test_two_processes_train_one_model_and_score_every_image_once(tmp_path: Path
     )
     # Not bit-equal: on CPU each process normalises its own half of the batch. But it is the same training.
     assert torch.nn.functional.cosine_similarity(first, second, dim=0) > 0.99
+
+
+@pytest.mark.parametrize(("method", "task"), [("recall", "2-1"), ("emseg", "2-2"), ("rw", "2-2")])
+def test_memories_and_replay_work_in_two_processes(method: str, task: str, tmp_path: Path) -> None:
+    """What a method remembers is one thing, not one per process: a run that resumes from it goes on alike."""
+    data = write_folder(tmp_path / "data", train=16, val=5)
+    command: list[str | Path] = ["train", f"folder/{task}/overlapped", "--data-root", data, *SMALL,
+               "--optim.epochs", "1", "--optim.batch-size", "4", "--engine.devices", "2",
+               "--method", method, "--out", tmp_path]  # fmt: skip
+    if method == "recall":
+        command += ["--recall.generator", "incseg.data.shapes:pictures_of", "--recall.images", tmp_path / "pictures",
+                    "--recall.per-class", "2"]  # fmt: skip
+    done = run(*command)
+    assert done.returncode == 0, done.stderr
+    last = max(tmp_path.glob("step-*"))
+    files = [last / name for name in ("model.safetensors", "memory.safetensors")]
+    before = [file.read_bytes() for file in files]
+    shutil.rmtree(last)
+    assert run(*command).returncode == 0
+    assert [file.read_bytes() for file in files] == before

@@ -200,6 +200,15 @@ def test_methods_share_a_first_step(quick_config: MakeConfig, tmp_path: Path) ->
     assert bytes_of(tmp_path / "own") == bytes_of(tmp_path / "shared")
 
 
+def test_tasks_that_begin_alike_share_a_first_step(quick_config: MakeConfig, tmp_path: Path) -> None:
+    train(quick_config("ft", task="2-2"), tmp_path / "ft")
+    train(quick_config("ft", task="2-1"), tmp_path / "alone")
+    train(quick_config("ft", task="2-1"), tmp_path / "shared", first_step=tmp_path / "ft")
+    assert bytes_of(tmp_path / "alone", 2) == bytes_of(tmp_path / "shared", 2)
+    with pytest.raises(InputError, match="protocol is folder/2-2/overlapped there and folder/1-1/overlapped here"):
+        train(quick_config("ft", task="1-1"), tmp_path / "other", first_step=tmp_path / "ft")
+
+
 def test_a_first_step_of_another_kind_is_refused(quick_config: MakeConfig, tmp_path: Path) -> None:
     train(quick_config("ft", task="offline"), tmp_path / "other")
     with pytest.raises(InputError, match="cannot be shared: protocol is folder/offline"):

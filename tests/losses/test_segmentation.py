@@ -3,7 +3,13 @@ import torch
 from torch import Tensor
 
 import reference
-from incseg.losses import binary_cross_entropy, cross_entropy, unbiased_cross_entropy
+from incseg.losses import (
+    balanced_cross_entropy,
+    binary_cross_entropy,
+    class_counts,
+    cross_entropy,
+    unbiased_cross_entropy,
+)
 
 
 def example(classes: int = 5, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -32,6 +38,34 @@ def test_binary_cross_entropy_equals_its_definition() -> None:
     assert float(binary_cross_entropy(logits, torch.full_like(labels, 255))) == 0
     logits.requires_grad_()
     assert torch.autograd.gradcheck(lambda z: binary_cross_entropy(z, labels), logits)
+
+
+@pytest.mark.parametrize("power", [0.0, 0.5, 1.0])
+def test_balanced_cross_entropy_equals_its_definition(power: float) -> None:
+    logits, labels = example()
+    expected = reference.balanced_cross_entropy(pixels(logits), labels.flatten().tolist(), power)
+    assert float(balanced_cross_entropy(logits, labels, power=power)) == pytest.approx(expected, rel=1e-12)
+    logits.requires_grad_()
+    assert torch.autograd.gradcheck(lambda z: balanced_cross_entropy(z, labels, power=power), logits)
+    nothing = balanced_cross_entropy(logits, torch.full_like(labels, 255), power=power)
+    assert nothing.item() == 0
+    assert not torch.autograd.grad(nothing, logits)[0].any()
+
+
+def test_balanced_cross_entropies_of_parts_add_up_to_that_of_the_whole() -> None:
+    logits, labels = example()
+    counts = class_counts(labels, num_classes=5)
+    assert counts.tolist() == [int((labels == c).sum()) for c in range(5)]
+    parts = [balanced_cross_entropy(logits[i : i + 1], labels[i : i + 1], counts=counts) for i in (0, 1)]
+    torch.testing.assert_close(sum(parts), balanced_cross_entropy(logits, labels))
+
+
+def test_balance_gives_every_class_an_equal_say() -> None:
+    logits = torch.zeros(1, 2, 1, 10, dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([[[0] * 9 + [1]]])
+    (gradient,) = torch.autograd.grad(balanced_cross_entropy(logits, labels), logits)
+    assert float(gradient.sum()) == pytest.approx(0)
+    assert float(gradient[0, 0].sum()) == pytest.approx(0)  # nine against one are as strong as one against nine
 
 
 @pytest.mark.parametrize("old_classes", [1, 2, 4, 5])

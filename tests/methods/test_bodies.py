@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from incseg import methods
-from incseg.methods import Context
 from incseg.methods.dft import FrozenBody
 from incseg.methods.ewf import WeightFusion
 from incseg.models import Architecture, Segmenter
 from incseg.protocol import steps
+from samples import context
 
 FIRST, SECOND = steps("2-2", 4)
 
@@ -27,14 +27,14 @@ def pair() -> tuple[Segmenter, Segmenter]:
 def test_fusion_mixes_all_the_teacher_has_and_leaves_the_new_head() -> None:
     student, teacher = pair()
     part = WeightFusion()
-    part.begin(Context(SECOND, student, teacher, batches=list))
+    part.begin(context(SECOND, student, teacher, batches=list))
     assert [p.requires_grad for p in student.classifier.parameters()] == [False, False, True, True]
     with torch.no_grad():
         for tensor in student.state_dict().values():
             if tensor.is_floating_point():
                 tensor.add_(1.0)
     moved = {name: tensor.clone() for name, tensor in student.state_dict().items()}
-    part.end(Context(SECOND, student, teacher, batches=list))
+    part.end(context(SECOND, student, teacher, batches=list))
     alpha = math.sqrt(2 / (2 + 3))
     old = teacher.state_dict()
     for name, tensor in student.state_dict().items():
@@ -48,14 +48,14 @@ def test_fusion_leaves_step_0_alone_and_shares_it() -> None:
     student, _ = pair()
     before = copy.deepcopy(student.state_dict())
     part = WeightFusion()
-    part.end(Context(FIRST, student, None, batches=list))
+    part.end(context(FIRST, student, None, batches=list))
     assert all(torch.equal(tensor, before[name]) for name, tensor in student.state_dict().items())
     assert methods.parse("mib+ucd+ewf").first_step == methods.parse("ft").first_step == ""
 
 
 def test_the_frozen_body_learns_only_in_its_new_head() -> None:
     student, teacher = pair()
-    FrozenBody().begin(Context(SECOND, student.train(), teacher, batches=list))
+    FrozenBody().begin(context(SECOND, student.train(), teacher, batches=list))
     learning = {name for name, p in student.named_parameters() if p.requires_grad}
     assert learning == {"classifier.heads.1.weight", "classifier.heads.1.bias"}
     before = copy.deepcopy(student.state_dict())

@@ -7,10 +7,10 @@ import torch
 
 from incseg import methods
 from incseg.batch import Batch, Outputs, View
-from incseg.methods import Context
 from incseg.methods.importance import ElasticWeights, ImportancePenalty, PathIntegral, RiemannianWalk
 from incseg.models import Architecture, Segmenter
 from incseg.protocol import steps
+from samples import context
 
 FIRST, SECOND = steps("2-2", 4)
 VIEW = View(Batch(torch.zeros(1), torch.zeros(1)), Outputs(torch.zeros(1), torch.zeros(1), []), None, FIRST)
@@ -84,15 +84,15 @@ def test_importance_and_penalty_follow_their_definition(
     part: ImportancePenalty, definition: Callable[[list[torch.Tensor], list[torch.Tensor]], torch.Tensor]
 ) -> None:
     student = student_of([3])
-    part.begin(Context(FIRST, student, None, batches=list))
+    part.begin(context(FIRST, student, None, batches=list))
     assert part.penalty(student).item() == 0, "nothing to hold at step 0"
     gradients, places = walk(part, student, 25)
-    part.end(Context(FIRST, student, None, batches=list))
+    part.end(context(FIRST, student, None, batches=list))
 
     teacher = student_of([3])
     teacher.load_state_dict(student.state_dict())
     student.classifier.grow(2)
-    part.begin(Context(SECOND, student, teacher, batches=list))
+    part.begin(context(SECOND, student, teacher, batches=list))
     torch.testing.assert_close(part.memory[f"importance/{NAME}"], definition(gradients, places))
     assert part.penalty(student).item() == 0, "nothing has moved yet"
     with torch.no_grad():

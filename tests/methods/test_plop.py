@@ -6,10 +6,10 @@ import torch
 from incseg import methods
 from incseg.batch import Batch, Outputs, View
 from incseg.losses import cross_entropy, pod_distance
-from incseg.methods import Context
 from incseg.methods.plop import LocalPod, PseudoLabelCrossEntropy
 from incseg.models import Architecture, Segmenter
 from incseg.protocol import steps
+from samples import context
 
 FIRST, SECOND = steps("2-2", 4)
 
@@ -75,7 +75,7 @@ def test_thresholds_are_the_medians_of_what_the_teacher_names_on_background() ->
     labels = torch.zeros(4, 64, 64, dtype=torch.int64)
     labels[:, :32] = 3
     part = PseudoLabelCrossEntropy()
-    part.begin(Context(SECOND, teacher, teacher, batches=lambda: [Batch(images, labels)]))
+    part.begin(context(SECOND, teacher, teacher, batches=lambda: [Batch(images, labels)]))
     probs = teacher.segment(images).softmax(1)[:, :, 32:]
     entropy = torch.special.entr(probs).sum(1) / math.log(3)
     for c in range(3):
@@ -87,7 +87,7 @@ def test_thresholds_are_the_medians_of_what_the_teacher_names_on_background() ->
 def test_at_step_0_it_is_plain() -> None:
     part = PseudoLabelCrossEntropy()
     student = Segmenter(Architecture(encoder="test_resnet", decoder_options={"decoder_channels": 8}), [3])
-    part.begin(Context(FIRST, student, None, batches=list))
+    part.begin(context(FIRST, student, None, batches=list))
     assert part.memory == {}
 
 

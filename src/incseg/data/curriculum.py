@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from incseg.data.loader import ScoredImages, TrainingImages
 from incseg.data.scan import Progress, class_presence
 from incseg.data.source import Source
@@ -45,8 +47,19 @@ class Curriculum:
     def training_images(self, step: Step, crop_size: int, *, keep_old: bool = False) -> TrainingImages:
         """What a step learns from; with ``keep_old`` also all images of earlier steps, under all labels seen so far."""
         chosen = {i for past in self.steps[: step.index + 1] if keep_old or past is step for i in self._indices(past)}
-        table = training_table(step, self.order, self.policy.void, keep_old=keep_old)
+        table = self.training_table(step, keep_old=keep_old)
         return TrainingImages(self.source.train, sorted(chosen), table, TrainingTransform(crop_size))
+
+    def training_table(self, step: Step, *, keep_old: bool = False) -> Tensor:
+        """Dataset id → channel, as a step learns it."""
+        return training_table(step, self.order, self.policy.void, keep_old=keep_old)
+
+    def shown(self, step: Step) -> dict[int, frozenset[int]]:
+        """Training image → the step's new channels it shows, for the images the step learns from."""
+        channels = {self.order[channel]: channel for channel in step.new}
+        return {
+            i: frozenset(channels[c] for c in self._train_presence[i] if c in channels) for i in self._indices(step)
+        }
 
     def scored_images(self, step: Step) -> ScoredImages:
         """What is scored after a step."""

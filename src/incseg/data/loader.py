@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 import torch
@@ -9,13 +10,15 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from incseg.batch import Batch
+from incseg.data.replay import Address, Replay
 from incseg.data.source import Split
 from incseg.data.transforms import TrainingTransform
 from incseg.errors import InputError
+from incseg.protocol import BACKGROUND
 from incseg.seeding import seed_from
 
 Item = TypeVar("Item")
-Address = tuple[int, int]  # (which image, the seed of its augmentation)
+OWN = torch.tensor(BACKGROUND)  # in no class' memory: an image of the step itself
 
 
 @dataclass(frozen=True)
@@ -34,59 +37,118 @@ class TrainingImages(Dataset[Batch]):
         position, seed = address
         index = self.indices[position]
         image, mask = self.transform(self.split.image(index), self.split.mask(index), seed)
-        return Batch(image, self.table[mask.long()])
+        return Batch(image, self.table[mask.long()], OWN)
+
+
+class TrainingSet(Dataset[Batch]):
+    """The step's own images, and after them those a method replays."""
+
+    def __init__(self, own: TrainingImages, replay: Replay | None = None):
+        self.own, self.replay = own, replay
+
+    @property
+    def shares(self) -> tuple[int, int]:
+        """How many images are the step's own, and how many are replayed."""
+        return len(self.own), 0 if self.replay is None else len(self.replay.images)
+
+    def __getitem__(self, address: Address) -> Batch:
+        position, seed = address
+        if self.replay is None or position < len(self.own):
+            return self.own[position, seed]
+        return self.replay.images[position - len(self.own), seed]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """An endless sequence of batches: an own shuffle of the images per epoch, cut into whole batches."""
+
+    images: int
+    size: int
+    seed: int
+    first: int = 0
+    """The number of the first image; the others follow."""
+
+    @property
+    def per_epoch(self) -> int:
+        """Whole batches only, as in the reference recipes, but at least one."""
+        return max(1, self.images // self.size)
+
+    def batch(self, number: int) -> list[int]:
+        """The images of any batch."""
+        epoch, place = divmod(number, self.per_epoch)
+        chosen = _shuffle(self.images, self.size, seed_from(self.seed, "shuffle", epoch))
+        return [self.first + i for i in chosen[place * self.size : (place + 1) * self.size].tolist()]
+
+
+@lru_cache(maxsize=4)
+def _shuffle(images: int, at_least: int, seed: int) -> Tensor:
+    """A permutation of the images; of fewer images than a batch, as many as it takes to fill one."""
+    generator = torch.Generator().manual_seed(seed)
+    rounds = max(1, -(-at_least // images))
+    return torch.cat([torch.randperm(images, generator=generator) for _ in range(rounds)])
 
 
 @dataclass(frozen=True)
 class BatchAddresses(Sampler[list[Address]]):
-    """Which images make up each batch of a step: an own shuffle per epoch, cut into whole batches.
+    """Which images make up each batch of a step.
 
     Batch i depends on (seed, i) only, not on what was drawn before, so a run can start at any i. With several
-    processes, each takes its share of every global batch.
+    processes, each takes its share of every global batch. Replayed images fill half of every batch, or every other
+    batch; an epoch is a pass over the step's own images in any case.
     """
 
     images: int
     batch_size: int
-    iterations: int
+    epochs: int
     seed: int
+    replayed: int = 0
+    alternate: bool = False
     start: int = 0
     rank: int = 0
     world_size: int = 1
 
+    @property
+    def per_epoch(self) -> int:
+        """Batches until every image of the step has been seen."""
+        return self._own.per_epoch * (2 if self._takes_turns else 1)
+
     def __len__(self) -> int:
-        return self.iterations - self.start
+        return self.epochs * self.per_epoch - self.start
 
     def __iter__(self) -> Iterator[list[Address]]:
-        per_epoch = batches_per_epoch(self.images, self.batch_size)
-        shuffled_epoch, order = -1, torch.empty(0)
-        for iteration in range(self.start, self.iterations):
-            epoch, batch = divmod(iteration, per_epoch)
-            if epoch != shuffled_epoch:
-                shuffled_epoch, order = epoch, self._shuffle(epoch)
-            chosen = order[batch * self.batch_size : (batch + 1) * self.batch_size].tolist()
+        for iteration in range(self.start, self.epochs * self.per_epoch):
+            chosen = self._images_of(iteration)
             addresses = [(i, seed_from(self.seed, "augment", iteration, slot)) for slot, i in enumerate(chosen)]
             yield addresses[self.rank :: self.world_size]
 
-    def _shuffle(self, epoch: int) -> Tensor:
-        """A permutation of the images; a step with fewer images than a batch repeats them until it is full."""
-        generator = torch.Generator().manual_seed(seed_from(self.seed, "shuffle", epoch))
-        rounds = max(1, -(-self.batch_size // self.images))
-        return torch.cat([torch.randperm(self.images, generator=generator) for _ in range(rounds)])
+    def _images_of(self, iteration: int) -> list[int]:
+        if self._takes_turns:
+            turn, replays = divmod(iteration, 2)
+            return self._recalled.batch(turn) if replays else self._own.batch(turn)
+        return self._own.batch(iteration) + (self._recalled.batch(iteration) if self.replayed else [])
 
+    @property
+    def _takes_turns(self) -> bool:
+        return self.alternate and self.replayed > 0
 
-def batches_per_epoch(images: int, batch_size: int) -> int:
-    """Whole batches only, as in the reference recipes, but at least one."""
-    return max(1, images // batch_size)
+    @property
+    def _own(self) -> Stream:
+        halved = self.replayed > 0 and not self.alternate
+        return Stream(self.images, self.batch_size - (self.batch_size // 2 if halved else 0), self.seed)
+
+    @property
+    def _recalled(self) -> Stream:
+        size = self.batch_size if self.alternate else self.batch_size // 2
+        return Stream(self.replayed, size, seed_from(self.seed, "replay"), first=self.images)
 
 
 def stack(samples: Sequence[Batch]) -> Batch:
     """Samples of one size as a batch."""
-    return Batch(torch.stack([s.images for s in samples]), torch.stack([s.labels for s in samples]))
+    images, labels, replayed = zip(*samples, strict=True)
+    return Batch(torch.stack(images), torch.stack(labels), None if replayed[0] is None else torch.stack(replayed))
 
 
-def training_loader(
-    images: TrainingImages, addresses: BatchAddresses, workers: int, pin_memory: bool
-) -> Iterable[Batch]:
+def training_loader(images: TrainingSet, addresses: BatchAddresses, workers: int, pin_memory: bool) -> Iterable[Batch]:
     """The stream of batches from ``addresses.start`` to the end of the step."""
     loader = DataLoader(
         images,

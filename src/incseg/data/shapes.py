@@ -5,7 +5,8 @@ unlabelled in the background, which is what makes incremental segmentation hard.
 """
 
 import colorsys
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -94,15 +95,21 @@ class ShapesSplit(Split):
         return self._drawn[index][1]
 
 
-def draw(seed: int, size: int = SIZE) -> tuple[Tensor, Tensor]:
-    """One image (3, S, S) and its mask (S, S), from a seed."""
+def pictures_of(name: str) -> Iterator[Tensor]:
+    """Endless pictures (3, S, S) that show one class alone: what a generator of pictures to replay looks like."""
+    for index in itertools.count():
+        yield draw(seed_from("shapes", "pictures", name, index), only=CLASSES.index(name))[0]
+
+
+def draw(seed: int, size: int = SIZE, only: int | None = None) -> tuple[Tensor, Tensor]:
+    """One image (3, S, S) and its mask (S, S), from a seed; of all classes, or of one."""
     rng = np.random.default_rng(seed)
     rows, columns = np.mgrid[0:size, 0:size] / size
     image = _background(rng, rows, columns)
     mask = np.zeros((size, size), np.uint8)
     for _ in range(rng.integers(2, 5)):
         class_id = int(rng.integers(1, len(CLASSES)))
-        _draw_object(rng, image, mask, class_id, rows, columns)
+        _draw_object(rng, image, mask, only or class_id, rows, columns)
     noisy = image + rng.normal(0, 0.03, image.shape)
     pixels = (noisy.clip(0, 1) * 255).astype(np.uint8)
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous(), torch.from_numpy(mask)

@@ -68,8 +68,7 @@ class FileSplit(Split):
 
     def image(self, index: int) -> Tensor:
         """(3, H, W) uint8 RGB."""
-        with _opened(self.images[index], "image") as picture:
-            return torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1)
+        return read_image(self.images[index])
 
     def mask(self, index: int) -> Tensor:
         """(H, W) class ids; refuses a mask of colours or one whose size is not its image's."""
@@ -134,6 +133,12 @@ class _opened:  # noqa: N801 - reads as a verb where it is used
 
     def _unreadable(self, error: BaseException) -> InputError:
         return InputError(f"the {self.kind} {self.path} cannot be read ({error}); is it complete?")
+
+
+def read_image(path: Path) -> Tensor:
+    """(3, H, W) uint8 RGB, or a sentence on why the file cannot be read."""
+    with _opened(path, "image") as picture:
+        return torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1)
 
 
 def read_lines(path: Path) -> list[str]:

@@ -5,8 +5,6 @@ from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from incseg.batch import Batch
-
 
 class TrainingTransform:
     """A random crop of random scale and shape, resized to a square, and a random flip: MiB's and UCD's augmentation.
@@ -23,9 +21,9 @@ class TrainingTransform:
             ]
         )
 
-    def __call__(self, image: Tensor, mask: Tensor, seed: int) -> Batch:
+    def __call__(self, image: Tensor, mask: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         """(3, H, W) and (H, W) → the same, both of ``crop_size``; the seed alone decides the draw."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             cropped, labels = self.transform(tv_tensors.Image(image), tv_tensors.Mask(mask))
-        return Batch(cropped.as_subclass(Tensor), labels.as_subclass(Tensor))
+        return cropped.as_subclass(Tensor), labels.as_subclass(Tensor)

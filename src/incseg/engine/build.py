@@ -59,7 +59,7 @@ def train(
     fabric = launch(config)
     trainer = build(config, out, fabric, console)
     if first_step is not None:
-        check_first_step(first_step, config, trainer.method)
+        check_first_step(first_step, config, trainer.method, trainer.curriculum)
     if fabric.is_global_zero:
         # Only now, that nothing more can be wrong with the input, is the folder this run's.
         if not trainer.folder.config.exists():
@@ -79,11 +79,13 @@ def train(
 def build(config: RunConfig, out: Path, fabric: Fabric, console: Console | None = None) -> Trainer:
     """Assemble everything a run needs; whatever is wrong with the input is found here, before training starts."""
     curriculum = build_curriculum(config, console if fabric.is_global_zero else None)
+    method = methods.parse(config.method, config.settings)
+    method.check(curriculum.steps, curriculum.classes)
     header = run_header(config, fabric)
     return Trainer(
         fabric=fabric,
         curriculum=curriculum,
-        method=methods.parse(config.method, config.settings),
+        method=method,
         student=_student(config, curriculum.steps[0].num_classes, pretrained=not RunFolder(out).has_begun),
         schedule=Schedule(crop_size=config.data.crop_size, **config.optim.model_dump()),
         habits=Habits(

@@ -21,7 +21,7 @@ def score(segmenter: Segmenter, loader: Iterable[list[Batch]], num_classes: int,
     segmenter.eval()
     total = torch.zeros(num_classes, num_classes, dtype=torch.int64, device=device)
     for batches in loader:
-        for images, labels in batches:
+        for images, labels, _ in batches:
             predictions = segmenter.segment(images.to(device)).argmax(dim=1)
             total += confusion_matrix(labels.to(device), predictions, num_classes)
     return total
@@ -34,7 +34,7 @@ def save_pictures(
     folder.mkdir(parents=True, exist_ok=True)
     segmenter.eval()
     for position, name in enumerate(names):
-        image, truth = images[position]
+        image, truth, _ = images[position]
         prediction = segmenter.segment(image[None].to(device)).argmax(dim=1)[0].cpu()
         Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / f"{name}.image.jpg", quality=92)
         index_image(truth.numpy().astype(np.uint8)).save(folder / f"{name}.truth.png")

@@ -2,27 +2,44 @@
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from incseg.config import RunConfig, differing_setting, from_yaml
+from incseg.data.curriculum import Curriculum
 from incseg.engine.checkpoint import RunFolder
 from incseg.errors import InputError
 from incseg.files import replacing
 from incseg.methods import Method, parse
+from incseg.protocol import Protocol
 
 
-def check_first_step(source: Path, config: RunConfig, method: Method) -> None:
+def check_first_step(source: Path, config: RunConfig, method: Method, curriculum: Curriculum) -> None:
     """Refuse a run whose step 0 is not what this run would have learnt itself."""
     other = RunFolder(source)
-    if not other.config.is_file() or other.completed_step(0) is None:
+    done = other.completed_step(0) if other.config.is_file() else None
+    if done is None:
         raise InputError(f"--first-step {source} is not the folder of a run whose step 0 is done.")
     theirs = from_yaml(other.config)
-    difference = differing_setting(theirs, config, ignoring=("method", "settings."))
+    same_data = _begins_alike(theirs, done[1], curriculum)  # 15-5 and 15-1 begin with the same fifteen classes
+    ignoring = ("method", "settings.", *(["protocol"] if same_data else []))
+    difference = differing_setting(theirs, config, ignoring=ignoring)
     if difference:
         raise InputError(f"step 0 of {source} cannot be shared: {difference}.")
     their_method = parse(theirs.method, theirs.settings)
     if their_method.first_step != method.first_step:
         raise InputError(f"'{method.name}' learns step 0 otherwise than '{their_method.name}': it needs its own.")
+
+
+def _begins_alike(theirs: RunConfig, scores: Mapping[str, Any], curriculum: Curriculum) -> bool:
+    """Whether a run of perhaps another task learnt the same first classes from the same images."""
+    there, here, step = Protocol.parse(theirs.protocol), curriculum.protocol, curriculum.steps[0]
+    return (
+        (there.dataset, there.setting) == (here.dataset, here.setting)
+        and scores["new_classes"] == [curriculum.classes[channel] for channel in step.new]
+        and scores["training_images"] == len(curriculum.shown(step))
+    )
 
 
 def copy_first_step(source: Path, folder: RunFolder) -> None:

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from incseg.batch import Batch, in_float32
 from incseg.data.curriculum import Curriculum
-from incseg.data.loader import BatchAddresses, TrainingImages, batches_per_epoch, scoring_loader, training_loader
+from incseg.data.library import Library
+from incseg.data.loader import BatchAddresses, TrainingSet, scoring_loader, training_loader
 from incseg.engine.checkpoint import Progress, RunFolder, write_json
 from incseg.engine.evaluator import save_pictures, score
 from incseg.engine.journal import Journal
@@ -72,10 +73,10 @@ class Lesson:
     """A step while it is being learnt."""
 
     context: Context
-    images: TrainingImages
+    images: TrainingSet
+    addresses: BatchAddresses
     model: _FabricModule
     optimizer: _FabricOptimizer
-    schedule: Schedule
 
     @property
     def step(self) -> Step:
@@ -90,12 +91,12 @@ class Lesson:
     @property
     def per_epoch(self) -> int:
         """Iterations in an epoch."""
-        return batches_per_epoch(len(self.images), self.schedule.batch_size)
+        return self.addresses.per_epoch
 
     @property
     def iterations(self) -> int:
         """Iterations in the step."""
-        return self.schedule.epochs * self.per_epoch
+        return len(self.addresses)
 
 
 @dataclass
@@ -135,7 +136,7 @@ class Trainer:
     def _take_step(self, step: Step) -> dict[str, Any]:
         lesson = self.prepare(step)
         self._learn(lesson)
-        entry = self._score(step, len(lesson.images))
+        entry = self._score(step, lesson.images.shares[0])
         if self.fabric.is_global_zero:
             self.folder.complete_step(step.index, self.method.memory(), entry)
         self.fabric.barrier()
@@ -148,13 +149,22 @@ class Trainer:
             teacher = copy.deepcopy(self.student).eval().requires_grad_(False).to(self.fabric.device)
             torch.manual_seed(seed_from(self.seed, "head", step.index))
             self.student.classifier.grow(len(step.new))
-        images = self.curriculum.training_images(step, self.schedule.crop_size, keep_old=self.method.keeps_data)
+        own = self.curriculum.training_images(step, self.schedule.crop_size, keep_old=self.method.keeps_data)
         self.student = self._synchronised(self.student).to(self.fabric.device).train()
         self.student.requires_grad_(True)  # what an earlier step froze is this step's to decide anew
-        context = Context(step, self.student, teacher, batches=lambda: self.batches(step, images, epochs=1))
+        context = Context(
+            step,
+            self.student,
+            teacher,
+            batches=lambda: self.batches(step, TrainingSet(own), epochs=1),
+            library=Library(self.curriculum, self.schedule.crop_size),
+            seed=seed_from(self.seed, "method", step.index),
+            say=self.journal.say,
+        )
         self.method.begin(context)
+        images = TrainingSet(own, self.method.replay(context))
         model, optimizer = self.fabric.setup(self.student, self.schedule.optimizer(self.student.parameters()))
-        return Lesson(context, images, model, optimizer, self.schedule)
+        return Lesson(context, images, self.addresses(step, images, self.schedule.epochs), model, optimizer)
 
     def _learn(self, lesson: Lesson) -> None:
         start = self._resume(lesson)
@@ -202,20 +212,26 @@ class Trainer:
         synchronised: Segmenter = convert_sync_batchnorm(student)
         return synchronised
 
-    def batches(self, step: Step, images: TrainingImages, epochs: int, start: int = 0) -> Iterator[Batch]:
-        """The step's batches on the device, from any iteration on."""
-        addresses = BatchAddresses(
-            images=len(images),
+    def addresses(self, step: Step, images: TrainingSet, epochs: int, start: int = 0) -> BatchAddresses:
+        """Which images make up the step's batches, from any iteration on."""
+        own, replayed = images.shares
+        return BatchAddresses(
+            images=own,
             batch_size=self.schedule.batch_size,
-            iterations=epochs * batches_per_epoch(len(images), self.schedule.batch_size),
+            epochs=epochs,
             seed=seed_from(self.seed, "batches", step.index),
+            replayed=replayed,
+            alternate=images.replay is not None and images.replay.alternate,
             start=start,
             rank=self.fabric.global_rank,
             world_size=self.fabric.world_size,
         )
+
+    def batches(self, step: Step, images: TrainingSet, epochs: int, start: int = 0) -> Iterator[Batch]:
+        """The step's batches on the device."""
+        addresses = self.addresses(step, images, epochs, start)
         loader = training_loader(images, addresses, self.habits.workers, self.fabric.device.type == "cuda")
-        for batch in loader:
-            yield Batch(*(t.to(self.fabric.device, non_blocking=True) for t in batch))
+        yield from (batch.to(self.fabric.device) for batch in loader)
 
     def _record(self, lesson: Lesson, terms: Mapping[str, Tensor], done: int) -> None:
         """After an iteration: every so often a log line, the progress shown, every so often a checkpoint."""

@@ -11,13 +11,21 @@ from incseg.losses.extended import extended_map
 from incseg.losses.importance import min_max, weighted_distance
 from incseg.losses.pooled import local_pod, merge_new_into_background, pod_distance
 from incseg.losses.prototypes import attraction, class_means, prototype_matching, repulsion, sparsity
-from incseg.losses.segmentation import binary_cross_entropy, cross_entropy, unbiased_cross_entropy
+from incseg.losses.segmentation import (
+    balanced_cross_entropy,
+    binary_cross_entropy,
+    class_counts,
+    cross_entropy,
+    unbiased_cross_entropy,
+)
 from incseg.losses.uncertainty import BINS, class_histogram, median_of_histogram, normalised_entropy
 
 __all__ = [
     "BINS",
     "attraction",
+    "balanced_cross_entropy",
     "binary_cross_entropy",
+    "class_counts",
     "class_histogram",
     "class_means",
     "contrastive_distillation",

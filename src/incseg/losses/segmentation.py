@@ -45,6 +45,36 @@ def unbiased_cross_entropy(logits: Tensor, labels: Tensor, *, old_classes: int) 
     return _mean_over_pixels(merged, shifted)
 
 
+def class_counts(labels: Tensor, *, num_classes: int) -> Tensor:
+    """(C,) int64: how many pixels each class has; labels are as in :func:`cross_entropy`."""
+    return torch.bincount(labels[labels != IGNORE].flatten(), minlength=num_classes)[:num_classes]
+
+
+def balanced_cross_entropy(
+    logits: Tensor, labels: Tensor, *, power: float = 1.0, counts: Tensor | None = None
+) -> Tensor:
+    """Cross-entropy in which rare classes weigh more: by inverse frequency for a power of 1.
+
+    ``Σ_p w(y_p) ce_p / Σ_c n_c w(c)`` with ``w(c) = n_c^−power``, n_c the number of pixels of class c. With power 1
+    every class that is there has an equal say; with power 0 every labelled pixel has.
+
+    Args:
+        logits: (B, C, H, W) float.
+        labels: (B, H, W) int64 in 0…C−1, or 255 for ignored.
+        power: how strongly frequency is evened out.
+        counts: (C,) n_c of the whole batch where this is only a part of it: the losses of the parts then add up to
+            that of the whole.
+
+    Returns:
+        A scalar; 0 (with zero gradient) when every pixel is ignored.
+    """
+    if counts is None:
+        counts = class_counts(labels, num_classes=logits.shape[1])
+    weights = counts.clamp_min(1).to(logits.dtype).pow(-power).where(counts > 0, 0)
+    total = F.nll_loss(torch.log_softmax(logits, dim=1), labels, weights, ignore_index=IGNORE, reduction="sum")
+    return total / (counts * weights).sum().clamp_min(torch.finfo(logits.dtype).tiny)
+
+
 def binary_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Every class as a yes-or-no question of its own (LwF-MC, after iCaRL).
 

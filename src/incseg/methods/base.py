@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from incseg.batch import Batch, Outputs, View
+from incseg.data.library import Library
+from incseg.data.replay import Replay
 from incseg.errors import InputError
 from incseg.models import Segmenter
 from incseg.protocol import Step
@@ -22,7 +24,13 @@ class Context:
     student: Segmenter
     teacher: Segmenter | None
     batches: Callable[[], Iterable[Batch]]
-    """One pass over the step's training batches, on the device."""
+    """One pass over the step's own training batches, on the device."""
+    library: Library
+    """Images to replay."""
+    seed: int = 0
+    """For random choices: of this run and step, the same in every process."""
+    say: Callable[[str], None] = print
+    """Tell the person who watches."""
 
 
 @dataclass
@@ -45,8 +53,15 @@ class Part:
     origin: str = field(default="", init=False, repr=False, compare=False)
     is_default: bool = field(default=False, init=False, repr=False, compare=False)
 
+    def check(self, steps: Sequence[Step], classes: Sequence[str]) -> None:
+        """Before anything is learnt: refuse what cannot work with these steps and class names by channel."""
+
     def begin(self, context: Context) -> None:
         """Before a step: initialise the new head, freeze, estimate thresholds."""
+
+    def replay(self, context: Context) -> Replay | None:  # noqa: ARG002
+        """Images the step sees beside its own, or None; asked after ``begin``."""
+        return None
 
     def relabel(self, view: View) -> Tensor | None:  # noqa: ARG002
         """New targets (B, H, W) for the segmentation loss, or None to leave them; never in place."""
@@ -119,6 +134,7 @@ class Method:
             winner = _winner(candidates, slot)
             parts = [part for part in parts if part is winner or not isinstance(part, slot)]
         parts = _without_repetition(parts)
+        _refuse_two_memories([part for part in parts if replays(part)])
         if not any(isinstance(part, Segmentation) for part in parts):
             raise InputError(
                 f"the method '{self.name}' has no segmentation loss: add one, for example 'ft+{self.name}'."
@@ -145,10 +161,25 @@ class Method:
         """What distinguishes this method's step 0 from plain cross-entropy training; empty if nothing does."""
         return "+".join(sorted({_first_step(part) for part in self.parts} - {""}))
 
+    @property
+    def replays(self) -> bool:
+        """Whether images of old classes are seen again."""
+        return any(replays(part) for part in self.parts)
+
+    def check(self, steps: Sequence[Step], classes: Sequence[str]) -> None:
+        """Let every part refuse what cannot work."""
+        for part in self.parts:
+            part.check(steps, classes)
+
     def begin(self, context: Context) -> None:
         """Let every part prepare the step."""
         for part in self.parts:
             part.begin(context)
+
+    def replay(self, context: Context) -> Replay | None:
+        """What the one part that replays brings for this step."""
+        brought = (part.replay(context) for part in self.parts)
+        return next((replay for replay in brought if replay is not None), None)
 
     def end(self, context: Context) -> None:
         """Let every part conclude the step."""
@@ -206,6 +237,17 @@ class Method:
         for part in self.parts:
             prefix = f"{type(part).__name__}."
             part.memory = {key.removeprefix(prefix): t for key, t in memory.items() if key.startswith(prefix)}
+
+
+def replays(part: Part) -> bool:
+    """Whether a part brings images beside the step's own."""
+    return type(part).replay is not Part.replay
+
+
+def _refuse_two_memories(parts: Sequence[Part]) -> None:
+    if len(parts) > 1:
+        first, second = parts[:2]
+        raise InputError(f"'{first.origin}' and '{second.origin}' cannot be summed: both replay images; keep one.")
 
 
 def _first_step(part: Part) -> str:

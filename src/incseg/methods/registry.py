@@ -36,7 +36,13 @@ class MethodEntry:
         """What it asks for beyond the step's own data."""
         method = self.build()
         remembers = any(type(part).observe is not Part.observe for part in method.parts)
-        return ["teacher"] * method.needs_teacher + ["memory"] * remembers + ["old data"] * method.keeps_data
+        wanted = {
+            "teacher": method.needs_teacher,
+            "memory": remembers,
+            "replay images": method.replays,
+            "old data": method.keeps_data,
+        }
+        return [need for need, is_wanted in wanted.items() if is_wanted]
 
 
 _METHODS: dict[str, MethodEntry] = {}

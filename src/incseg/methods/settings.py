@@ -7,3 +7,4 @@ from pydantic import Field
 Weight = Annotated[float, Field(ge=0)]
 Temperature = Annotated[float, Field(gt=0)]
 Stride = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1)]

@@ -1,0 +1,90 @@
+"""Pictures of a class to replay: from a folder, as a web crawl leaves them, or from a generator."""
+
+import importlib
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from incseg.data.diffusion import open_diffusion
+from incseg.data.folder import IMAGE_SUFFIXES
+from incseg.errors import InputError, closest
+from incseg.files import replacing, usable_folder
+
+Generator = Callable[[str], Iterable[Any]]
+"""Class name → pictures of it (PIL, array or tensor), as many as one cares to take."""
+DIFFUSERS = "diffusers:"
+
+
+@dataclass(frozen=True)
+class PictureFolder:
+    """A folder with one subfolder of pictures per class name."""
+
+    root: Path
+
+    def files(self, name: str, most: int) -> list[Path]:
+        """Pictures of a class, in the order of their names."""
+        folder = self.root / name
+        found = sorted(folder.iterdir()) if folder.is_dir() else []
+        return [path for path in found if path.suffix.lower() in IMAGE_SUFFIXES][:most]
+
+    def check(self, names: Sequence[str]) -> None:
+        """Every class must have a picture."""
+        if not self.root.is_dir():
+            raise InputError(f"{self.root} is not a folder: it must hold a folder of pictures for each old class.")
+        for name in names:
+            if not self.files(name, most=1):
+                there = sorted(path.name for path in self.root.iterdir() if path.is_dir())
+                raise InputError(
+                    f"{self.root / name} holds no pictures: every class that will be old needs a folder of its name "
+                    f"with pictures to replay.{closest(name, there)}"
+                )
+
+    def fill(self, name: str, number: int, generator: Generator) -> None:
+        """Have pictures of a class made until there are so many; those already there are kept."""
+        there = len(self.files(name, most=number))
+        folder = self.root / name
+        usable_folder(folder)
+        # Skipping what is there keeps a generator's sequence the same, whether it was interrupted or not.
+        made = itertools.islice(generator(name), there, number)
+        for index, picture in enumerate(made, there):
+            with replacing(folder / f"{index:05d}.png") as temporary:
+                as_image(picture).save(temporary, format="PNG")
+        if not self.files(name, most=1):
+            raise InputError(f"the generator made no picture of '{name}'.")
+
+
+def as_image(picture: Any) -> Image.Image:
+    """A PIL image of what a generator gave: PIL, (H, W, 3) array or (3, H, W) tensor; uint8, or floats in [0, 1]."""
+    if isinstance(picture, Image.Image):
+        return picture.convert("RGB")
+    array = picture.movedim(0, -1).cpu().numpy() if isinstance(picture, Tensor) else np.asarray(picture)
+    if array.ndim != 3 or array.shape[-1] != 3:
+        raise InputError(f"a generator gave something of shape {array.shape}, not an RGB image.")
+    if array.dtype != np.uint8:
+        array = (array.clip(0, 1) * 255).round().astype(np.uint8)
+    return Image.fromarray(array)
+
+
+def open_generator(name: str) -> Generator:
+    """``package.module:function``, a function of a class name that gives pictures, or ``diffusers:MODEL``."""
+    if name.startswith(DIFFUSERS):
+        return open_diffusion(name.removeprefix(DIFFUSERS))
+    module, _, function = name.partition(":")
+    if str(Path.cwd()) not in sys.path:  # a person's own function lies in a file in the folder they work in
+        sys.path.append(str(Path.cwd()))
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(
+            f"the generator '{name}' cannot be found ({error}): write package.module:function or {DIFFUSERS}MODEL."
+        ) from None
+    if not callable(found):
+        raise InputError(f"the generator '{name}' is not a function of a class name.")
+    return found  # type: ignore[no-any-return]  # what it gives is checked picture by picture

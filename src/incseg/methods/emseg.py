@@ -1,0 +1,129 @@
+"""EM for incremental segmentation: complete the missing labels, then learn from new images and a few old ones.
+
+A reconstruction. The paper's code was never published and its settings could not be verified; what follows is the
+expectation-maximisation its abstract describes, with the constants of later methods that keep as many images.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+import torch.distributed as dist
+from pydantic import Field
+from torch import Tensor
+
+from incseg import losses
+from incseg.batch import View
+from incseg.data.library import Library
+from incseg.data.replay import Replay
+from incseg.methods.base import Context, Part
+from incseg.methods.finetune import CrossEntropy
+from incseg.methods.registry import method
+from incseg.methods.settings import Count, Weight
+from incseg.protocol import BACKGROUND
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Kept = tuple[int, int]  # (the image's number in the dataset, the step whose labels it has)
+
+
+@dataclass
+class RehearsalMemory(Part):
+    """A few images of earlier steps under the labels they had then, balanced over classes; half of every batch.
+
+    Images are kept by their number in the dataset. After each step the memory is filled anew from what it held and from
+    the step's images: the classes take turns, each choosing at random an image that is labelled with it.
+    """
+
+    size: int = 100
+
+    def replay(self, context: Context) -> Replay | None:
+        """What was kept so far; nothing at step 0."""
+        if "images" not in self.memory:
+            return None
+        kept = (self.memory[name].tolist() for name in ("images", "steps", "channels"))
+        return Replay(context.library.kept(*kept))
+
+    def end(self, context: Context) -> None:
+        """Choose anew, now that there are more classes to choose for."""
+        now = context.step.index
+        shown = {(i, now): channels for i, channels in context.library.shown(now).items()}
+        shown |= self._shown_by_kept(context.library)
+        generator = torch.Generator().manual_seed(context.seed)
+        chosen = _take_turns(shown, context.step.seen, self.size, generator)
+        images, steps = zip(*chosen, strict=True)
+        device = context.student.mean.device
+        self.memory = {
+            "images": torch.tensor(images, device=device),
+            "steps": torch.tensor(steps, device=device),
+            "channels": torch.tensor(list(chosen.values()), device=device),
+        }
+
+    def _shown_by_kept(self, library: Library) -> dict[Kept, frozenset[int]]:
+        if "images" not in self.memory:
+            return {}
+        steps = self.memory["steps"].tolist()
+        shown = {step: library.shown(step) for step in set(steps)}
+        return {(i, step): shown[step][i] for i, step in zip(self.memory["images"].tolist(), steps, strict=True)}
+
+
+def _take_turns(
+    shown: Mapping[Kept, frozenset[int]], channels: Sequence[int], size: int, generator: torch.Generator
+) -> dict[Kept, int]:
+    """Which images to keep, each with the class that chose it: the classes in turn, until there are enough."""
+    candidates = list(shown)
+    shuffled = [candidates[i] for i in torch.randperm(len(candidates), generator=generator).tolist()]
+    waiting = {c: [image for image in shuffled if c in shown[image]] for c in channels}
+    chosen: dict[Kept, int] = {}
+    while len(chosen) < size and any(waiting.values()):
+        for channel, images in waiting.items():
+            images[:] = [image for image in images if image not in chosen]
+            if images and len(chosen) < size:
+                chosen[images.pop()] = channel
+    return chosen
+
+
+@dataclass
+class CompletedCrossEntropy(CrossEntropy):
+    """Cross-entropy on completed labels, in which rare classes weigh more.
+
+    E-step, at every iteration: background of any image becomes the teacher's old class where the teacher is at least
+    ``confidence`` sure of it; background of a kept image, which was labelled before the new classes existed, also
+    becomes the student's new class where the student is.
+    """
+
+    needs_teacher: ClassVar[bool] = True
+    confidence: float = 0.7
+    balance: float = 1.0
+
+    def relabel(self, view: View) -> Tensor | None:
+        """The E-step."""
+        if view.teacher is None:
+            return None
+        sure, named = view.teacher_logits.softmax(dim=1).max(dim=1)
+        completed = view.labels.where((view.labels != BACKGROUND) | (sure < self.confidence), named)
+        sure, named = view.student_logits.detach().softmax(dim=1).max(dim=1)
+        is_new = (named >= view.step.old_classes) & (sure >= self.confidence) & (view.replayed > 0)[:, None, None]
+        return completed.where((completed != BACKGROUND) | ~is_new, named)
+
+    def losses(self, view: View) -> dict[str, Tensor]:
+        """The M-step's loss; plain cross-entropy at step 0."""
+        if view.teacher is None:
+            return super().losses(view)
+        counts = losses.class_counts(view.targets, num_classes=view.step.num_classes)
+        processes = 1
+        if dist.is_available() and dist.is_initialized():
+            processes = dist.get_world_size()
+            dist.all_reduce(counts)
+        loss = losses.balanced_cross_entropy(view.student_logits, view.targets, power=self.balance, counts=counts)
+        return {"segmentation": processes * loss}  # the mean over processes is taken of sums, here of one batch
+
+
+@method(
+    "emseg",
+    "complete the missing labels, rehearse a class-balanced memory of old images, weigh rare classes more",
+    paper="after Yan et al., An EM Framework for Online Incremental Learning of Semantic Segmentation, MM 2021",
+)
+def emseg(memory: Count = 100, confidence: Share = 0.7, balance: Weight = 1.0) -> Sequence[Part]:
+    """``L = Σ_p w(Ŷ_p) ce_p / Σ_p w(Ŷ_p)`` on new and kept images with completed labels Ŷ."""
+    return [CompletedCrossEntropy(confidence, balance), RehearsalMemory(memory)]

@@ -1,0 +1,196 @@
+"""RECALL: see old classes again in pictures from the web or from a generator, labelled by the network itself."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from incseg import losses
+from incseg.batch import View, upsample
+from incseg.data.pictures import PictureFolder, open_generator
+from incseg.data.replay import Replay
+from incseg.errors import InputError
+from incseg.methods.base import Context, LossTerm, Part
+from incseg.methods.finetune import CrossEntropy
+from incseg.methods.registry import method
+from incseg.methods.settings import Count
+from incseg.models import Segmenter
+from incseg.models.classifier import GrowingClassifier
+from incseg.protocol import BACKGROUND, IGNORE, Step
+
+
+@dataclass
+class FrozenEncoder(Part):
+    """After step 0 the encoder keeps its weights and its statistics."""
+
+    def begin(self, context: Context) -> None:
+        """Freeze, and switch batch normalisation to its statistics."""
+        if context.teacher is not None:
+            context.student.encoder.requires_grad_(False).eval()
+
+
+@dataclass
+class InpaintedCrossEntropy(CrossEntropy):
+    """Cross-entropy on the step's images, their background painted over by what the teacher sees there."""
+
+    needs_teacher: ClassVar[bool] = True
+
+    def relabel(self, view: View) -> Tensor | None:
+        """The teacher's class where the ground truth is background."""
+        if view.teacher is None:
+            return None
+        return view.targets.where(view.labels != BACKGROUND, view.teacher_logits.argmax(dim=1))
+
+
+class HelperDecoder(nn.Module):
+    """A second decoder on the frozen encoder, which knows the classes of one step alone."""
+
+    def __init__(self, student: Segmenter, classes: int):
+        super().__init__()
+        self.decoder = copy.deepcopy(student.decoder)
+        self.classifier = GrowingClassifier(student.classifier.channels, [1 + classes])
+        self.to(student.mean.device)
+
+    def forward(self, images: Tensor, stages: Sequence[Tensor], like: Tensor) -> Tensor:
+        """Normalised images and the encoder's stages → (B, 1+n, H, W) logits of background and the step's classes."""
+        return upsample(self.classifier(self.decoder([images, *stages])), like)
+
+
+@dataclass
+class ReplayedPictures(LossTerm):
+    """Pictures of the old classes in every other batch, labelled by the helper decoder of the step that knew them.
+
+    The helper of step 0 is the network itself. Each later step trains a helper beside the network, on the step's own
+    images and classes; it is kept in memory, and labels pictures of these classes in the steps after.
+    """
+
+    needs_stages: ClassVar[bool] = True
+    first_step: ClassVar[str | None] = ""  # the helper of step 0 is taken from the teacher of step 1
+    folder: Path | None = None
+    generator: str | None = None
+    per_class: int = 500
+    _student: Segmenter = field(init=False, repr=False, compare=False)
+    _helpers: dict[int, HelperDecoder] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def check(self, steps: Sequence[Step], classes: Sequence[str]) -> None:
+        """Every class that will be old needs pictures, or someone who makes them and a place to keep them."""
+        if self.generator is not None:
+            if self.folder is None:
+                raise InputError("--recall.generator needs --recall.images DIR: where its pictures are kept.")
+            open_generator(self.generator)
+        elif self.folder is not None:
+            PictureFolder(self.folder).check([classes[channel] for channel in steps[-1].old])
+
+    def begin(self, context: Context) -> None:
+        """Take up the helpers of earlier steps, and start one for this step if there will be a later one."""
+        self._student, self._helpers = context.student, {}
+        if context.teacher is None:
+            return
+        if self.folder is None:
+            context.say("recall: there are no pictures to replay (--recall.images DIR); only background is inpainted")
+            return
+        if context.step.index == 1:
+            self._keep(0, context.step.old, context.teacher)
+        for index in range(context.step.index):
+            self._helpers[index] = self._kept(index, context.student).eval().requires_grad_(False)
+        if context.step.future:
+            torch.manual_seed(context.seed)
+            context.student.add_module("helper", HelperDecoder(context.student, len(context.step.new)))
+
+    def replay(self, context: Context) -> Replay | None:
+        """The pictures of all classes learnt so far."""
+        if context.teacher is None or self.folder is None:
+            return None
+        pictures = PictureFolder(self.folder)
+        files, channels = list[Path](), list[int]()
+        for channel in context.step.old:
+            name = context.library.classes[channel]
+            self._fill(pictures, name, context)
+            found = pictures.files(name, self.per_class)
+            files += found
+            channels += [channel] * len(found)
+        return Replay(context.library.pictures(files, channels), alternate=True)
+
+    def relabel(self, view: View) -> Tensor | None:
+        """Replayed pictures get the labels of the helper that knows their class."""
+        if view.batch.replayed is None or not view.replayed.any():
+            return None
+        targets = view.targets.clone()
+        for index, helper in self._helpers.items():
+            channels = self.memory[f"{index}/channels"]
+            mine = torch.isin(view.replayed, channels[1:])
+            if mine.any():
+                with torch.no_grad():
+                    targets[mine] = channels[self._ask(helper, view, mine).argmax(dim=1)]
+        return targets
+
+    def losses(self, view: View) -> dict[str, Tensor]:
+        """This step's helper learns too, from the step's own images and their ground truth."""
+        helper = _in_training(self._student)
+        if helper is None:
+            return {}
+        own = view.replayed == BACKGROUND
+        if not own.any():  # nothing to learn here, but several processes must agree that all parameters took part
+            return {"helper": torch.stack([0 * parameter.sum() for parameter in helper.parameters()]).sum()}
+        labels, first = view.labels[own], view.step.new[0]
+        known = torch.where((labels >= first) & (labels != IGNORE), labels - first + 1, labels)
+        return {"helper": losses.cross_entropy(self._ask(helper, view, own), known)}
+
+    def end(self, context: Context) -> None:
+        """Keep the helper; the network goes on without it."""
+        helper = _in_training(context.student)
+        if helper is not None:
+            self._keep(context.step.index, context.step.new, helper)
+            del context.student.helper
+
+    def _ask(self, helper: HelperDecoder, view: View, chosen: Tensor) -> Tensor:
+        """A helper's logits for some images of the batch, at their size."""
+        images = self._student.normalise(view.batch.images[chosen])
+        answer: Tensor = helper(images, [stage[chosen] for stage in view.student.stages], view.labels)
+        return answer
+
+    def _keep(self, index: int, channels: Sequence[int], network: nn.Module) -> None:
+        state = network.state_dict()
+        for name, tensor in state.items():
+            if name.startswith(("decoder.", "classifier.")):
+                self.memory[f"{index}/{name}"] = tensor.detach().clone()
+        device = next(network.parameters()).device
+        self.memory[f"{index}/channels"] = torch.tensor([BACKGROUND, *channels], device=device)
+
+    def _kept(self, index: int, student: Segmenter) -> HelperDecoder:
+        prefix = f"{index}/"
+        state = {name.removeprefix(prefix): tensor for name, tensor in self.memory.items() if name.startswith(prefix)}
+        helper = HelperDecoder(student, len(state.pop("channels")) - 1)
+        helper.load_state_dict(state)
+        return helper
+
+    def _fill(self, pictures: PictureFolder, name: str, context: Context) -> None:
+        """Have missing pictures made, by one process for all."""
+        if self.generator is None:
+            return
+        several = dist.is_available() and dist.is_initialized()
+        if (not several or dist.get_rank() == 0) and len(pictures.files(name, self.per_class)) < self.per_class:
+            context.say(f"recall: making pictures of '{name}'")
+            pictures.fill(name, self.per_class, open_generator(self.generator))
+        if several:
+            dist.barrier()
+
+
+def _in_training(student: Segmenter) -> HelperDecoder | None:
+    """The helper that learns beside a network: a part of it meanwhile, so that it is optimised and saved with it."""
+    return getattr(student, "helper", None)
+
+
+@method(
+    "recall",
+    "freeze the encoder, inpaint the background, and replay pictures of old classes (--recall.images DIR/CLASS/*.jpg)",
+    paper="Maracani et al., RECALL: Replay-Based Continual Learning in Semantic Segmentation, ICCV 2021",
+)
+def recall(images: Path | None = None, generator: str | None = None, per_class: Count = 500) -> Sequence[Part]:
+    """``L = L_ce`` on inpainted images and, in turn, on pictures of old classes under their helper's labels."""
+    return [InpaintedCrossEntropy(), FrozenEncoder(), ReplayedPictures(images, generator, per_class)]

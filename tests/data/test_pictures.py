@@ -1,0 +1,81 @@
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from incseg.data.diffusion import DiffusionPictures, open_diffusion
+from incseg.data.pictures import PictureFolder, as_image, open_generator
+from incseg.data.source import read_image
+from incseg.errors import InputError
+
+
+def test_a_picture_may_come_as_image_array_or_tensor() -> None:
+    array = np.random.default_rng(0).integers(0, 256, (4, 5, 3), dtype=np.uint8)
+    expected = Image.fromarray(array).tobytes()
+    tensor = torch.from_numpy(array).movedim(-1, 0)
+    for picture in (Image.fromarray(array), array, tensor, tensor.float() / 255, array / 255):
+        assert as_image(picture).tobytes() == expected
+    with pytest.raises(InputError, match=r"shape \(4, 5\)"):
+        as_image(array[..., 0])
+
+
+def counted(made: list[int]) -> Any:
+    def generator(_: str) -> Iterator[np.ndarray[Any, Any]]:
+        for shade in range(100):
+            made.append(shade)
+            yield np.full((2, 2, 3), shade, np.uint8)
+
+    return generator
+
+
+def test_a_folder_is_filled_up_as_if_it_had_never_been_interrupted(tmp_path: Path) -> None:
+    folder = PictureFolder(tmp_path)
+    folder.fill("cat", 2, counted([]))
+    folder.fill("cat", 5, counted([]))
+    files = folder.files("cat", most=10)
+    assert [int(read_image(file)[0, 0, 0]) for file in files] == [0, 1, 2, 3, 4]
+    assert folder.files("cat", most=3) == files[:3]
+    with pytest.raises(InputError, match="made no picture of 'dog'"):
+        folder.fill("dog", 1, lambda _: [])
+
+
+def test_a_generator_may_lie_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_generator.py").write_text("def grey(name):\n    return [name]\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", list(__import__("sys").path))
+    assert list(open_generator("my_generator:grey")("cat")) == ["cat"]
+
+
+@pytest.mark.parametrize(
+    "name", ["no_such_module:f", "nonsense", "incseg.data.shapes:nothing", "diffusers:no/such/model"]
+)
+def test_what_cannot_be_found_is_said_in_a_sentence(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(InputError, match=r"cannot be found|cannot be opened|pip install 'incseg\[generate\]'"):
+        open_generator(name)
+
+
+def test_a_diffusion_model_repeats_its_pictures_and_each_has_its_own_seed() -> None:
+    asked: list[tuple[str, int]] = []
+
+    def pipeline(prompt: str, generator: torch.Generator) -> SimpleNamespace:
+        asked.append((prompt, generator.initial_seed()))
+        return SimpleNamespace(images=[Image.new("RGB", (4, 4))])
+
+    for _ in range(2):
+        pictures = DiffusionPictures(pipeline)("potted plant")
+        assert [next(pictures).size, next(pictures).size] == [(4, 4), (4, 4)]
+    assert asked[:2] == asked[2:]
+    assert asked[0][0] == "a photo of a potted plant"
+    assert asked[0][1] != asked[1][1]
+
+
+def test_without_the_extra_a_diffusion_model_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "diffusers", None)
+    with pytest.raises(InputError, match=r"pip install 'incseg\[generate\]'"):
+        open_diffusion("any")

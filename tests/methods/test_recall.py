@@ -1,0 +1,159 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from incseg import methods
+from incseg.batch import Batch, Outputs, View
+from incseg.config import RunConfig
+from incseg.data.shapes import pictures_of
+from incseg.data.source import read_image
+from incseg.engine.build import build, launch, train
+from incseg.errors import InputError
+from incseg.losses import cross_entropy
+from incseg.methods.recall import HelperDecoder, InpaintedCrossEntropy, ReplayedPictures
+from incseg.models import Architecture, Segmenter
+from incseg.protocol import steps
+
+MakeConfig = Callable[..., RunConfig]
+PICTURES = {"generator": "incseg.data.shapes:pictures_of", "per_class": 3}
+
+
+@pytest.fixture
+def recalling(quick_config: MakeConfig, tmp_path: Path) -> MakeConfig:
+    """Three steps, so that a picture may be labelled by step 0's decoder or by a helper."""
+
+    def make(**overrides: object) -> RunConfig:
+        settings = {"recall": {**PICTURES, "images": tmp_path / "pictures"}}
+        return quick_config("recall", task="2-1-1", settings=settings, **overrides)
+
+    return make
+
+
+def test_pictures_take_turns_and_are_labelled_by_whom_knew_them(recalling: MakeConfig, tmp_path: Path) -> None:
+    config = recalling()
+    trainer = build(config, tmp_path / "run", launch(config))
+    part = next(p for p in trainer.method.parts if isinstance(p, ReplayedPictures))
+    for step in trainer.curriculum.steps[:2]:
+        lesson = trainer.prepare(step)
+        trainer.train_on(lesson, next(iter(trainer.batches(step, lesson.images, epochs=1))), 0)
+        trainer.method.end(lesson.context)
+    assert not hasattr(trainer.student, "helper")
+    assert part.memory["0/channels"].tolist() == [0, 1, 2]
+    assert part.memory["1/channels"].tolist() == [0, 3]
+
+    last = trainer.curriculum.steps[2]
+    lesson = trainer.prepare(last)
+    assert not any(p.requires_grad for p in trainer.student.encoder.parameters())
+    assert not trainer.student.encoder.training
+    own, recalled = list(trainer.batches(last, lesson.images, epochs=1))[:2]
+    assert own.replayed is not None
+    assert recalled.replayed is not None
+    assert not own.replayed.any()
+    assert set(recalled.replayed.tolist()) <= {1, 2, 3}
+    assert (recalled.labels == 255).all()
+
+    outputs = trainer.student(recalled.images, with_stages=True)
+    assert lesson.context.teacher is not None
+    view = trainer.method.view(recalled, outputs, lesson.context.teacher(recalled.images, with_stages=True), last)
+    for target, channel in zip(view.targets, recalled.replayed.tolist(), strict=True):
+        assert set(target.unique().tolist()) <= ({0, 3} if channel == 3 else {0, 1, 2})
+
+
+def test_background_is_what_the_teacher_sees_there() -> None:
+    step = steps("2-2", 4)[1]
+    labels = torch.tensor([[[0, 0, 3, 255]]])
+    teacher = torch.zeros(1, 3, 1, 4)
+    teacher[0, 2, 0, 0] = teacher[0, 1, 0, 2] = teacher[0, 1, 0, 3] = 1
+    outputs = torch.zeros(1, 5, 1, 4)
+    view = View(Batch(torch.zeros(1, 3, 1, 4), labels), _outputs(outputs), _outputs(teacher), step)
+    targets = InpaintedCrossEntropy().relabel(view)
+    assert targets is not None
+    assert targets.tolist() == [[[2, 0, 3, 255]]]
+
+
+def test_a_helper_learns_its_steps_classes_by_their_own_numbers() -> None:
+    torch.manual_seed(0)
+    step = steps("2-1-1", 4)[1]
+    student = Segmenter(Architecture(encoder="test_resnet", decoder="deeplabv3plus"), [3, 1]).eval()
+    part = ReplayedPictures(folder=Path("pictures"))
+    part._student = student
+    helper = HelperDecoder(student, classes=1).eval()
+    student.add_module("helper", helper)
+    images = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
+    labels = torch.zeros(2, 64, 64, dtype=torch.int64)
+    labels[:, :20], labels[:, 20:24] = 3, 255
+    outputs = student(images, with_stages=True)
+    batch = Batch(images, labels, torch.tensor([0, 2]))  # the second image is replayed: not the helper's business
+    logits = helper(student.normalise(images), outputs.stages, labels)
+    expected = cross_entropy(logits[:1], torch.where(labels == 3, 1, labels)[:1])
+    torch.testing.assert_close(part.losses(View(batch, outputs, None, step))["helper"], expected)
+    alone = part.losses(View(Batch(images, labels, torch.tensor([1, 2])), outputs, None, step))["helper"]
+    assert alone.item() == 0
+    assert alone.requires_grad
+
+
+def test_generated_pictures_are_kept_and_made_once(recalling: MakeConfig, tmp_path: Path) -> None:
+    train(recalling(), tmp_path / "run")
+    files = sorted((tmp_path / "pictures").rglob("*.png"))
+    assert [f"{file.parent.name}/{file.name}" for file in files[:4]] == [
+        "disc/00000.png", "disc/00001.png", "disc/00002.png", "square/00000.png",
+    ]  # fmt: skip
+    assert len(files) == 9  # the classes of the last step are nobody's past
+    assert torch.equal(read_image(files[0]), next(pictures_of("disc")))
+
+
+def test_interrupted_it_ends_as_if_nothing_had_happened(recalling: MakeConfig, tmp_path: Path) -> None:
+    engine = {"accelerator": "cpu", "log_every": 1, "pictures": 0, "checkpoint_every": 1}
+    train(recalling(engine=engine), tmp_path / "whole")
+    trainer = build(recalling(engine=engine), tmp_path / "cut", launch(recalling(engine=engine)))
+    with trainer.journal, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(trainer.journal), "log", _killed_at("step 1", 3))
+        with pytest.raises(KeyboardInterrupt):
+            trainer.run()
+    train(recalling(engine=engine), tmp_path / "cut")
+    for file in ("result.json", "step-2/model.safetensors", "step-2/memory.safetensors"):
+        assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "cut" / file).read_bytes()
+
+
+def test_without_pictures_it_says_so_and_inpaints(quick_config: MakeConfig, tmp_path: Path) -> None:
+    said: list[str] = []
+    trainer = build(quick_config("recall"), tmp_path, launch(quick_config("recall")))
+    trainer.journal.say = said.append  # type: ignore[method-assign,assignment]
+    for step in trainer.curriculum.steps:
+        assert trainer.prepare(step).images.replay is None
+    assert said == ["recall: there are no pictures to replay (--recall.images DIR); only background is inpainted"]
+
+
+def test_missing_pictures_are_refused_before_anything_is_learnt(quick_config: MakeConfig, tmp_path: Path) -> None:
+    pictures = tmp_path / "pictures"
+    for settings, sentence in (
+        ({"images": pictures}, "is not a folder"),
+        ({"generator": "incseg.data.shapes:pictures_of"}, "needs --recall.images"),
+        ({"images": pictures, "generator": "incseg.data.shapes:nothing"}, "cannot be found"),
+        ({"images": pictures, "generator": "incseg.data.shapes:CLASSES"}, "is not a function"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            train(quick_config("recall", settings={"recall": settings}), tmp_path / "run")
+    (pictures / "disk").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"pictures/disc holds no pictures.*Did you mean 'disk'"):
+        train(quick_config("recall", settings={"recall": {"images": pictures}}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_two_memories_are_refused() -> None:
+    with pytest.raises(InputError, match=r"'recall' and 'emseg' cannot be summed"):
+        methods.parse("recall+emseg")
+
+
+def _outputs(logits: torch.Tensor) -> Outputs:
+    return Outputs(logits, logits, [])
+
+
+def _killed_at(step: str, iteration: int) -> Callable[..., None]:
+    def log(_: object, name: str, done: int, *__: object) -> None:
+        if (name, done) == (step, iteration):
+            raise KeyboardInterrupt
+
+    return log
