@@ -60,6 +60,14 @@ def voc_tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(scope="session")
+def paper_source() -> str:
+    path = SHARED / "paper" / "ucd.tex"
+    if not path.exists():
+        pytest.skip("the paper's source (shared/paper/ucd.tex) is not beside this checkout")
+    return path.read_text(encoding="utf-8")
+
+
 @pytest.fixture
 def shared_weights() -> Callable[[str], Path]:
     def find(name: str) -> Path:

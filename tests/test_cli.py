@@ -40,6 +40,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("methods", ["mib", "ucd", "--ucd.temperature 0.07", "joint"]),
         ("protocols", ["voc", "shapes", "folder", "overlapped", "disjoint"]),
         ("recipes", ["demo", "voc/15-5/overlapped"]),
+        ("tables", ["voc-main", "ablation-temperature", "batch-size", "ade20k/100-10/disjoint"]),
         ("settings", ["--optim.epochs", "--engine.devices", "--data.crop-size"]),
     ],
 )
@@ -80,7 +81,10 @@ def test_lists(
         (["report"], "name at least one run"),
         (["report", "/nowhere"], "holds no result.json"),
         (["eval", "/nowhere"], "not the folder of a run"),
-        (["report", "x", "--optim.epochs", "3"], "only 'incseg train' takes settings"),
+        (["report", "x", "--optim.epochs", "3"], "only 'incseg train' and 'incseg reproduce' take settings"),
+        (["reproduce", "voc"], "'voc' is not a table"),
+        (["reproduce", "1", "--rows", "mbi"], "Did you mean 'mib'?"),
+        (["reproduce", "1", "--dry-run", "--optim.epoch", "3"], "no setting 'optim.epoch'"),
     ],
 )
 def test_bad_input_gets_one_sentence_and_exit_code_2(

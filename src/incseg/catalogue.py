@@ -1,10 +1,11 @@
-"""What there is to choose from, as tables: methods, protocols, recipes, settings."""
+"""What there is to choose from, as tables: methods, protocols, recipes, settings, and the tables of the paper."""
 
 from collections.abc import Callable
 
 from incseg.config import RunConfig, Section, load_recipe, recipe_names
 from incseg.data import describe_datasets
 from incseg.methods import describe_methods
+from incseg.paper import read_tables
 from incseg.report.tables import Table
 
 
@@ -80,9 +81,26 @@ def _written(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
+def tables() -> list[Table]:
+    """Every table of the paper that can be repeated."""
+    rows = [
+        [
+            table.name,
+            str(table.number or "–"),
+            table.title,
+            ", ".join(row.name for row in table.rows),
+            ", ".join(block.protocol for block in table.blocks),
+        ]
+        for table in read_tables().values()
+    ]
+    note = "Repeat one with: incseg reproduce NAME. A table without a number is the experiment behind a figure."
+    return [Table("tables of the paper", ["name", "number", "what", "rows", "columns"], rows, note, prose=True)]
+
+
 TABLES: dict[str, Callable[[], list[Table]]] = {
     "methods": methods,
     "protocols": protocols,
     "recipes": recipes,
     "settings": settings,
+    "tables": tables,
 }

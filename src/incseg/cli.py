@@ -15,6 +15,7 @@ from incseg.errors import InputError, TrainingError
 
 RunFolder = Annotated[Path, tyro.conf.arg(metavar="RUN")]
 OptionalFolder = Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")]
+Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME...", help_behavior_hint="")]
 
 
 def demo(out: Path = Path("runs/demo"), seed: int = 42) -> None:
@@ -102,11 +103,51 @@ def report(runs: tyro.conf.Positional[tuple[RunFolder, ...]], out: Path = Path("
     _show(list(runs), out, Console())
 
 
-def show_list(what: tyro.conf.Positional[Literal["methods", "protocols", "recipes", "settings"]]) -> None:
+def reproduce(
+    table: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TABLE")],
+    rows: Names = (),
+    columns: Names = (),
+    seeds: int = 1,
+    out: Path = Path("runs/reproduce"),
+    data_root: Names = (),
+    dry_run: bool = False,
+    settings: tyro.conf.Suppress[dict[str, Any] | None] = None,
+) -> None:
+    """Repeat a table of the paper: plan its runs, do those not done yet, and show ours beside the paper's numbers.
+
+    Settings such as --optim.epochs 1 go to all runs, so that a small machine can try a table; the result then says in
+    what it is not the published recipe.
+
+    Examples: incseg reproduce voc-main --rows mib mib+ucd --columns 15-5 --seeds 3 --data-root DATA/VOC2012;
+    incseg reproduce ablation-temperature --columns voc --dry-run
+
+    Args:
+        table: a name ('incseg list tables' shows them) or the paper's number.
+        rows: some of its rows (default: all).
+        columns: some of its protocols, or parts of them such as 15-5 or 15-5/disjoint (default: all).
+        seeds: repetitions, for a mean and a deviation.
+        out: folder for the runs, which tables share, and for TABLE.csv and the plots.
+        data_root: folder of the dataset; of several, voc=DIR ade20k=DIR.
+        dry_run: print the commands, one per line, and run nothing.
+        settings: the dotted settings, which main() reads.
+    """
+    from incseg.reproduce.execute import reproduce_table
+    from incseg.reproduce.plan import make_plan
+
+    plan = make_plan(
+        table, rows=rows, columns=columns, seeds=seeds, out=out, data_roots=data_root, settings=settings or {}
+    )
+    if dry_run:
+        print("\n".join(plan.commands()))
+    else:
+        reproduce_table(plan, out, Console())
+
+
+def show_list(what: tyro.conf.Positional[Literal["methods", "protocols", "recipes", "settings", "tables"]]) -> None:
     """What there is to choose from.
 
     Args:
-        what: methods, protocols, recipes or settings.
+        what: methods, protocols, recipes, settings or tables.
     """
     from incseg import catalogue
 
@@ -152,9 +193,11 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "train": train,
     "eval": evaluate,
     "report": report,
+    "reproduce": reproduce,
     "list": show_list,
     "bench": bench,
 }
+TAKE_SETTINGS = ("train", "reproduce")  # written --SECTION.NAME VALUE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -177,11 +220,18 @@ def _run(arguments: list[str], settings: dict[str, Any]) -> None:
     if arguments == ["--version"]:
         print(incseg.__version__)
         return
-    commands: dict[str, Callable[..., None]] = {**COMMANDS, "train": partial(train, settings=settings)}
-    if settings and arguments[0] != "train":
-        raise InputError(f"only 'incseg train' takes settings such as --{_first_name(settings)}.")
+    informed: dict[str, Callable[..., None]] = {
+        name: partial(COMMANDS[name], settings=settings) for name in TAKE_SETTINGS
+    }
+    if settings and arguments[0] not in TAKE_SETTINGS:
+        takers = " and ".join(f"'incseg {name}'" for name in TAKE_SETTINGS)
+        raise InputError(f"only {takers} take settings such as --{_first_name(settings)}.")
     tyro.extras.subcommand_cli_from_dict(
-        commands, prog="incseg", description=incseg.__doc__, args=arguments, config=(tyro.conf.FlagConversionOff,)
+        {**COMMANDS, **informed},
+        prog="incseg",
+        description=incseg.__doc__,
+        args=arguments,
+        config=(tyro.conf.FlagCreatePairsOff,),
     )
 
 

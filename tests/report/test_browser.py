@@ -204,6 +204,18 @@ def test_the_confusion_matrix_is_that_of_run_and_step(report: Path, open_page: O
     assert rows.count() == 3
 
 
+def test_a_run_without_such_a_step_says_so(tmp_path: Path, open_page: OpenPage) -> None:
+    runs = [write_run(tmp_path / "mib", "mib"), write_run(tmp_path / "joint", "joint", task="offline")]
+    write_report(runs, tmp_path / "report.html")
+    page = open_page(tmp_path / "report.html")
+    page.locator("#confusion-run").select_option("joint (offline)")
+    assert page.locator("#confusion-table tbody tr").count() == 5
+    page.locator("#confusion-step").select_option("0")
+    assert page.locator("#confusion-table").inner_text() == "This run has no such step."
+    page.locator("#step").fill("0")
+    assert page.locator(".views figcaption").all_inner_texts()[-1] == "joint (offline) not kept"
+
+
 def test_150_classes_stay_usable(tmp_path: Path, open_page: OpenPage) -> None:
     names = ["background", *(f"a rather long name of class {i}" for i in range(1, 151))]
     runs = [write_run(tmp_path / name, name, classes=names, task="100-10") for name in ("ft", "mib")]

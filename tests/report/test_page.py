@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from incseg.errors import InputError
-from incseg.report import page, pictures
+from incseg.report import figures, page, pictures
 from incseg.report.page import render, write_report
 from incseg.report.runs import Run, read_runs
 from sample_runs import NAMES, write_run
@@ -170,3 +170,20 @@ def test_a_broken_picture_is_named(tmp_path: Path) -> None:
 def test_one_step_has_nothing_to_forget(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", task="offline")
     assert "nothing can have been forgotten" in Reader(render([Run.read(run)])).text
+
+
+def test_all_classes_at_once_stand_beside_the_last_step_of_the_others(tmp_path: Path) -> None:
+    write_run(tmp_path / "all", "joint", task="offline")
+    runs = read_runs([tmp_path / "all", write_run(tmp_path / "mib", "mib")])
+    reader = Reader(render(runs))
+    assert "mib, joint (offline)" in reader.text
+    data = json.loads(reader.raw["script application/json"])
+    assert data["runs"] == ["mib", "joint (offline)"]
+    assert data["confusion"][1][0] is None
+    assert len(data["confusion"][1][1]["shares"]) == 5
+    assert data["pictures"][0]["predictions"][1][0] is None
+    assert data["pictures"][0]["predictions"][1][1]
+    last = [row.cells[1] for row in figures.iou_over_steps(runs)[0].rows]
+    assert [(cells[0].text, cells[1].level is None) for cells in last] == [("", False)] * 3
+    times = [x for x, _ in figures.loss_terms(runs)[0].lines[1].points]
+    assert (min(times) > 1, max(times)) == (True, 2)

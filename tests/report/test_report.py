@@ -76,7 +76,7 @@ def test_missing_values_are_dashes(tmp_path: Path) -> None:
 
 def test_runs_of_different_protocols_are_not_compared(tmp_path: Path) -> None:
     first, second = write_run(tmp_path / "a"), write_run(tmp_path / "b")
-    text = (second / "result.json").read_text().replace("1-1", "offline")
+    text = (second / "result.json").read_text().replace("1-1", "1-1-1")
     (second / "result.json").write_text(text)
     with pytest.raises(InputError, match="cannot share a report"):
         read_runs([first, second])

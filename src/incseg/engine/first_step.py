@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from incseg.config import RunConfig, differing_setting, from_yaml
+from incseg.config import RunConfig, differing_setting, flat_settings, from_yaml
 from incseg.data.curriculum import Curriculum
 from incseg.engine.checkpoint import RunFolder
 from incseg.errors import InputError
 from incseg.files import replacing
 from incseg.methods import Method, parse
-from incseg.protocol import Protocol
+from incseg.protocol import Protocol, Setting
+
+OF_LATER_STEPS = ("method", "settings.")  # no difference to step 0 but by what the method makes of it
 
 
 def check_first_step(source: Path, config: RunConfig, method: Method, curriculum: Curriculum) -> None:
@@ -23,13 +25,27 @@ def check_first_step(source: Path, config: RunConfig, method: Method, curriculum
         raise InputError(f"--first-step {source} is not the folder of a run whose step 0 is done.")
     theirs = from_yaml(other.config)
     same_data = _begins_alike(theirs, done[1], curriculum)  # 15-5 and 15-1 begin with the same fifteen classes
-    ignoring = ("method", "settings.", *(["protocol"] if same_data else []))
+    ignoring = (*OF_LATER_STEPS, *(["protocol"] if same_data else []))
     difference = differing_setting(theirs, config, ignoring=ignoring)
     if difference:
         raise InputError(f"step 0 of {source} cannot be shared: {difference}.")
     their_method = parse(theirs.method, theirs.settings)
     if their_method.first_step != method.first_step:
         raise InputError(f"'{method.name}' learns step 0 otherwise than '{their_method.name}': it needs its own.")
+
+
+def first_step_identity(config: RunConfig) -> str:
+    """All that step 0 depends on, as far as it can be told without the data: runs that agree in it can share theirs.
+
+    Tasks that begin with the same classes agree in the overlapped setting. In the disjoint one it is for the dataset to
+    say which images are left for step 0, so there only runs of one protocol agree.
+    """
+    protocol = Protocol.parse(config.protocol)
+    first_classes = protocol.task.split("-")[0] if protocol.setting is Setting.OVERLAPPED else protocol.task
+    ignored = ("protocol", *OF_LATER_STEPS)
+    others = {name: value for name, value in flat_settings(config).items() if not name.startswith(ignored)}
+    method = parse(config.method, config.settings)
+    return json.dumps([protocol.dataset, protocol.setting, first_classes, method.first_step, others], sort_keys=True)
 
 
 def _begins_alike(theirs: RunConfig, scores: Mapping[str, Any], curriculum: Curriculum) -> bool:

@@ -15,8 +15,9 @@ BESIDE = {"step", "iteration", "epoch", "learning_rate"}  # what a line holds be
 def loss_curves(run: Run, most: int = 240) -> dict[str, list[Point]]:
     """Points (time, loss) of every term.
 
-    Time counts steps, so that runs of different length lie above each other: 1.5 is the middle of step 1. A curve of
-    more than ``most`` points is thinned to the means of neighbours. Steps are parted by a NaN.
+    Time counts steps, so that runs of different length lie above each other: 1.5 is the middle of step 1; a run of all
+    classes at once lies where the others learn their last. A curve of more than ``most`` points is thinned to the means
+    of neighbours. Steps are parted by a NaN.
     """
     steps: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for entry in _entries(run):
@@ -26,8 +27,9 @@ def loss_curves(run: Run, most: int = 240) -> dict[str, list[Point]]:
         entries = steps.get(index, [])
         for term in dict.fromkeys(name for entry in entries for name in entry if name not in BESIDE):
             end = entries[-1]["iteration"]
-            points = [(index + entry["iteration"] / end, entry[term]) for entry in entries if term in entry]
-            curves[term] += [*_thinned(points, most // len(run.steps) or 1), (index + 1, math.nan)]
+            begin = run.begins_at + index
+            points = [(begin + entry["iteration"] / end, entry[term]) for entry in entries if term in entry]
+            curves[term] += [*_thinned(points, most // len(run.steps) or 1), (begin + 1, math.nan)]
     return dict(curves)
 
 

@@ -90,16 +90,17 @@ def iou_over_steps(runs: Sequence[Run]) -> list[RowGroup]:
     for index, step in enumerate(steps):
         names = [*([runs[0].classes[0]] if index == 0 else []), *step["new_classes"]]
         groups.append(RowGroup(f"learnt in step {index}", [_class_row(runs, name) for name in names]))
-    means = [[_cell(run.miou(k)) for k in range(len(steps))] for run in runs]
+    means = [[_cell(run.miou(k)) if run.entry(k) else Cell("", None) for k in range(len(steps))] for run in runs]
     return [*groups, RowGroup("mean", [Row("without background", means)])]
 
 
 def _class_row(runs: Sequence[Run], name: str) -> Row:
-    cells = [
-        [_cell(run.iou(k, name)) if name in step["iou"] else Cell("", None) for k, step in enumerate(run.steps)]
-        for run in runs
-    ]
-    return Row(name, cells)
+    return Row(name, [[_iou_cell(run, name, step) for step in range(len(runs[0].steps))] for run in runs])
+
+
+def _iou_cell(run: Run, name: str, step: int) -> Cell:
+    entry = run.entry(step)
+    return _cell(run.iou(step, name)) if entry and name in entry["iou"] else Cell("", None)
 
 
 def _cell(value: float) -> Cell:

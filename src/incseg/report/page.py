@@ -6,7 +6,7 @@ names first of all, goes through the template's escaping, and as text through th
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from incseg.errors import InputError
 from incseg.files import replacing, usable_folder
 from incseg.protocol import IGNORE
 from incseg.report import charts, figures, pictures, tables
+from incseg.report.comparison import beside_the_paper
 from incseg.report.confusion import most_confused, sparse_shares
 from incseg.report.pictures import Album
 from incseg.report.runs import Run, names_beside_each_other, read_runs
@@ -45,7 +46,7 @@ def render(runs: Sequence[Run]) -> str:
         tables=summary_tables(runs),
         figures=figures,
         per_step=tables.per_step(runs),
-        mistakes=[_mistakes(run, len(run.steps) - 1) for run in runs],
+        mistakes=[_mistakes(run.steps[-1], run.classes) for run in runs],
         environment=_environment(runs),
         configurations=[_configuration(run) for run in runs],
         album=album,
@@ -59,7 +60,7 @@ def render(runs: Sequence[Run]) -> str:
 
 def summary_tables(runs: Sequence[Run]) -> list[tables.Table]:
     """What a reader looks for first: the tables at the head of the page, in order."""
-    return [tables.summary(runs)]
+    return [tables.summary(runs), *beside_the_paper(runs)]
 
 
 def _template() -> jinja2.Template:
@@ -98,17 +99,18 @@ def _data(runs: Sequence[Run], album: Album) -> dict[str, Any]:
         "classes": classes,
         "colours": colours[: len(classes)],
         "unlabelled": {"channel": IGNORE, "colour": colours[IGNORE]},
-        "confusion": [[_confusion(run, step) for step in range(len(run.steps))] for run in runs],
+        "confusion": [[_confusion(run, step) for step in range(len(runs[0].steps))] for run in runs],
         "pictures": album.to_json(),
     }
 
 
-def _confusion(run: Run, step: int) -> dict[str, Any]:
-    return {"shares": sparse_shares(run.steps[step]["confusion"]), "mistakes": _mistakes(run, step)}
+def _confusion(run: Run, step: int) -> dict[str, Any] | None:
+    entry = run.entry(step)
+    return entry and {"shares": sparse_shares(entry["confusion"]), "mistakes": _mistakes(entry, run.classes)}
 
 
-def _mistakes(run: Run, step: int) -> list[tuple[str, str, str]]:
-    mistakes = most_confused(run.steps[step]["confusion"], run.classes)
+def _mistakes(entry: Mapping[str, Any], classes: Sequence[str]) -> list[tuple[str, str, str]]:
+    mistakes = most_confused(entry["confusion"], classes)
     return [(mistake.truth, mistake.prediction, tables.percent(mistake.share)) for mistake in mistakes]
 
 

@@ -55,7 +55,7 @@ class Album:
 
 def collect(runs: Sequence[Run], room: int = ROOM) -> Album:
     """The pictures of some runs, in the order of their names."""
-    folders = [[run.folder / f"step-{index}" / "predictions" for index in range(len(run.steps))] for run in runs]
+    folders = [[run.pictures(step) for step in range(len(runs[0].steps))] for run in runs]
     images = [path for row in folders for folder in row for path in folder.glob("*.image.jpg")]
     files = {path.name.removesuffix(".image.jpg"): path for path in images}
     pictures: list[Picture] = []

@@ -1,6 +1,7 @@
 """Runs as the report sees them: the files they left behind."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 from incseg.errors import InputError
 from incseg.metrics import mean, nan_if_none
+from incseg.protocol import Protocol
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,8 @@ class Run:
     result: dict[str, Any]
     label: str = ""
     """How it is called beside others: its method, and in what its settings differ from runs of the same method."""
+    begins_at: int = 0
+    """The step of the others beside which its first step stands: all classes at once compare with the others' last."""
 
     @classmethod
     def read(cls, folder: Path) -> "Run":
@@ -61,33 +65,60 @@ class Run:
         """The completed steps."""
         return list(self.result["steps"])
 
+    @property
+    def is_offline(self) -> bool:
+        """Whether it learns all classes at once."""
+        return Protocol.parse(self.protocol).task == "offline"
+
     def miou(self, step: int, name: str = "all") -> float:
         """A mean IoU of a step, NaN where there is none."""
-        return nan_if_none(self.steps[step]["miou"][name])
+        entry = self.entry(step)
+        return nan_if_none(entry["miou"][name]) if entry else math.nan
 
     def iou(self, step: int, class_name: str) -> float:
         """IoU of a class after a step, NaN where it is not known yet or absent."""
-        return nan_if_none(self.steps[step]["iou"].get(class_name))
+        entry = self.entry(step)
+        return nan_if_none(entry["iou"].get(class_name)) if entry else math.nan
 
-    def group(self, first_channel: int, last_channel: int) -> float:
-        """Mean final IoU of a range of channels, both included."""
-        return mean(self.iou(-1, name) for name in self.classes[first_channel : last_channel + 1])
+    def pictures(self, step: int) -> Path:
+        """Where the predictions after a step lie, if there are any."""
+        return self.folder / f"step-{step - self.begins_at}" / "predictions"
+
+    def entry(self, step: int) -> dict[str, Any] | None:
+        """All that is known of a step, None where this run has no such step."""
+        index = step if step < 0 else step - self.begins_at
+        return self.steps[index] if step < 0 or index >= 0 else None
+
+    def group(self, first_channel: int, last_channel: int, with_background: bool = False) -> float:
+        """Mean final IoU of a range of channels, both included, and of background if wished."""
+        names = self.classes[:1] * with_background + self.classes[first_channel : last_channel + 1]
+        return mean(self.iou(-1, name) for name in names)
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
     """Read runs that are to be compared.
 
-    They must be of one protocol, equally far. Runs of one method are told apart by the settings in which they differ;
-    those that differ in nothing but the seed share a label, and the same run twice is refused.
+    They must be of one protocol, equally far; runs of the task ``offline`` on the same classes may stand beside them,
+    and come last. Runs of one method are told apart by the settings in which they differ; those that differ in nothing
+    but the seed share a label, and the same run twice is refused.
     """
-    runs = [Run.read(folder) for folder in folders]
+    runs = sorted((Run.read(folder) for folder in folders), key=lambda run: run.is_offline)
+    first = runs[0]
     for run in runs[1:]:
-        if (run.protocol, run.classes) != (runs[0].protocol, runs[0].classes):
+        if not _comparable(first, run):
             raise InputError(
-                f"{runs[0].folder} ({runs[0].protocol}, {len(runs[0].steps)} steps) and {run.folder} ({run.protocol}, "
-                f"{len(run.steps)} steps) cannot share a report: give runs of one protocol, equally far."
+                f"{first.folder} ({first.protocol}, {len(first.steps)} steps) and {run.folder} ({run.protocol}, "
+                f"{len(run.steps)} steps) cannot share a report: give runs of one protocol, equally far, and beside "
+                "them at most runs of the task 'offline' on the same classes."
             )
-    return _labelled(runs)
+    return _labelled([replace(run, begins_at=len(first.steps) - len(run.steps)) for run in runs])
+
+
+def _comparable(first: Run, run: Run) -> bool:
+    """All classes at once is the same in both settings: no class is later."""
+    datasets = [Protocol.parse(one.protocol).dataset for one in (first, run)]
+    alike = run.protocol == first.protocol or (run.is_offline and datasets[0] == datasets[1])
+    return alike and run.classes == first.classes
 
 
 def names_beside_each_other(runs: Sequence[Run]) -> list[str]:
@@ -99,10 +130,11 @@ def names_beside_each_other(runs: Sequence[Run]) -> list[str]:
 def _labelled(runs: Sequence[Run]) -> list[Run]:
     labelled: list[Run] = []
     for run in runs:
-        siblings = [other for other in runs if other.method == run.method]
+        siblings = [other for other in runs if (other.method, other.protocol) == (run.method, run.protocol)]
         names = sorted({name for other in siblings for name in other.settings})
         differing = [n for n in names if len({str(other.settings.get(n)) for other in siblings}) > 1]
         words = [f"{name.removeprefix('settings.')} {run.settings.get(name, 'default')}" for name in differing]
+        words = ["offline", *words] if run.protocol != runs[0].protocol else words
         named = replace(run, label=f"{run.method} ({', '.join(words)})" if words else run.method)
         for other in labelled:
             if (other.label, other.seed) == (named.label, named.seed):

@@ -1,6 +1,7 @@
 """Tables as data, drawn in a terminal or on a page."""
 
 import html
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,12 +50,11 @@ def percent(value: float) -> str:
 
 
 def summary(runs: Sequence[Run]) -> Table:
-    """The paper's layout: final mIoU of the first classes, of those learnt later, and of all.
+    """The paper's layout: final mIoU of the first classes, of those of every later step, and of all.
 
     Runs that differ in their seed alone are averaged. Without background, as the paper counts, and all with it beside.
     """
-    base, last = len(runs[0].steps[0]["new_classes"]), len(runs[0].classes) - 1
-    groups = [(1, base), (base + 1, last)] if last > base else [(1, last)]
+    groups = _groups(runs[0])
     headers = ["method", *(_range(a, b) for a, b in groups), "all", "all+bg", "harmonic", "forgetting", "avg. steps"]
     rows = []
     for name in dict.fromkeys(run.label for run in runs):
@@ -63,9 +63,23 @@ def summary(runs: Sequence[Run]) -> Table:
         columns += [[run.miou(-1, key) for run in seeds] for key in ("all", "all_with_background", "harmonic")]
         columns.append([nan_if_none(run.result["forgetting"]["mean"]) for run in seeds])
         columns.append([nan_if_none(run.result["average_miou"]) for run in seeds])
-        rows.append([name, *(_mean_and_spread(column) for column in columns)])
-    names = "; ".join(f"{_range(a, b)}: {', '.join(runs[0].classes[a : b + 1])}" for a, b in groups)
+        rows.append([name, *(mean_and_spread(column) for column in columns)])
+    apart = groups[:-1] if len(groups) > 2 else groups  # the last is then several of the others together
+    names = "; ".join(f"{_range(a, b)}: {', '.join(runs[0].classes[a : b + 1])}" for a, b in apart)
     return Table(f"{runs[0].protocol}: mIoU after the last step (%)", headers, rows, names)
+
+
+def _groups(run: Run) -> list[tuple[int, int]]:
+    """Ranges of channels: the first step's classes, then each later step's, then all later ones together.
+
+    As in the paper's tables, steps of a single class are not shown one by one.
+    """
+    ends = list(itertools.accumulate(len(step["new_classes"]) for step in run.steps))
+    steps = [(a + 1, b) for a, b in itertools.pairwise([0, *ends])]
+    if len(steps) == 1:
+        return steps
+    single = len(steps) == 2 or all(a == b for a, b in steps[1:])
+    return [steps[0], *([] if single else steps[1:]), (ends[0] + 1, ends[-1])]
 
 
 def per_class(runs: Sequence[Run]) -> Table:
@@ -88,8 +102,10 @@ def _range(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-def _mean_and_spread(values: Sequence[float]) -> str:
-    """The mean, and with several seeds the standard deviation beside it."""
+def mean_and_spread(values: Sequence[float]) -> str:
+    """The mean, and with several seeds the standard deviation beside it; a dash of nothing."""
+    if not values:
+        return "–"
     average = sum(values) / len(values)
     if len(values) == 1 or math.isnan(average):
         return percent(average)

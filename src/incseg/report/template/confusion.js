@@ -24,11 +24,12 @@
   }
 
   function draw() {
-    const { shares, mistakes } = report.confusion[run.value][step.value];
+    const { shares, mistakes } = report.confusion[run.value][step.value] ?? { shares: [], mistakes: [] };
     const names = report.classes.slice(0, shares.length);
     const withNumbers = names.length <= crowded;
     table.classList.toggle("crowded", !withNumbers);
-    const head = make("tr", {}, make("th", { scope: "col" }, "truth ╲ prediction"));
+    const corner = names.length ? "truth ╲ prediction" : "This run has no such step.";
+    const head = make("tr", {}, make("th", { scope: "col" }, corner));
     for (const name of names) head.append(make("th", { scope: "col", className: "upright", title: name }, make("span", {}, name)));
     const body = make("tbody");
     shares.forEach((sparse, truth) => {

@@ -1,0 +1,58 @@
+"""Running a plan: each run is a process of its own, so that one that fails takes nothing with it."""
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from incseg.data import open_source
+from incseg.errors import TrainingError
+from incseg.protocol import Protocol
+from incseg.reproduce.outcome import as_tables, read_outcome, write_csv
+from incseg.reproduce.plan import Plan
+from incseg.reproduce.plots import draw
+from incseg.reproduce.runs import PlannedRun
+
+
+def reproduce_table(plan: Plan, out: Path, console: Console) -> None:
+    """Run what a plan still needs, then show and keep ours beside the paper's."""
+    failed = execute(plan, console)
+    outcome = read_outcome(plan)
+    for table in as_tables(plan.table, outcome):
+        console.print(table.for_terminal())
+    for label, reason in plan.left_out.items():
+        _say(console, f"left out: {label}: {reason}")
+    numbers = out / f"{plan.table.name}.csv"
+    write_csv(plan.table, outcome, numbers)
+    written = ", ".join(map(str, [numbers, *draw(plan.table, outcome, out)]))
+    _say(console, f"written: {written}")
+    if failed:
+        folders = ", ".join(str(run.folder) for run in failed)
+        raise TrainingError(f"{len(failed)} of {len(plan.runs)} runs failed: {folders}; run this again to retry them.")
+
+
+def execute(plan: Plan, console: Console) -> list[PlannedRun]:
+    """Do what is not done yet; returns the runs that failed."""
+    pending = [run for run, _ in plan.pending]
+    for dataset, root in {(Protocol.parse(run.protocol).dataset, run.data_root) for run in pending}:
+        open_source(dataset, root)  # a missing dataset is said once, before the first run, not by every run
+    failed = []
+    for number, run in enumerate(pending, 1):
+        command = run.arguments(_first_step_for(run, plan))
+        _say(console, f"run {number} of {len(pending)}: incseg {shlex.join(command)}")
+        if subprocess.run([sys.executable, "-m", "incseg", *command], check=False).returncode != 0:
+            failed.append(run)
+    return failed
+
+
+def _first_step_for(run: PlannedRun, plan: Plan) -> Path | None:
+    """Another run's step 0 if one is there by now; the run that was to provide it may have failed."""
+    others = (other for other in plan.runs if other.folder != run.folder and other.first_step == run.first_step)
+    return next((other.folder for other in others if other.has_first_step), None)
+
+
+def _say(console: Console, text: str) -> None:
+    """A line as it is: commands and paths may hold brackets, and must not be broken."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
