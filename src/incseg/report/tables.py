@@ -68,12 +68,6 @@ def summary(runs: Sequence[Run]) -> Table:
     return Table(f"{runs[0].protocol}: mIoU after the last step (%)", headers, rows, names)
 
 
-def per_class(runs: Sequence[Run]) -> Table:
-    """Final IoU of every class, one column per run."""
-    rows = [[name, *(percent(run.iou(-1, name)) for run in runs)] for name in runs[0].classes]
-    return Table("IoU per class after the last step (%)", ["class", *names_beside_each_other(runs)], rows)
-
-
 def per_step(runs: Sequence[Run]) -> Table:
     """mIoU of all foreground classes known so far, after every step."""
     learnt = [", ".join(step["new_classes"]) for step in runs[0].steps]
