@@ -50,7 +50,7 @@ def test_the_summary_is_in_the_papers_layout(tmp_path: Path) -> None:
 def test_seeds_of_a_method_become_mean_and_deviation(tmp_path: Path) -> None:
     runs = read_runs([write_run(tmp_path / str(s), "ft", final=v, seed=s) for s, v in ((1, 0.2), (2, 0.4))])
     assert tables.summary(runs).rows[0][1] == "30.0 ± 14.1"
-    assert tables.per_class(runs).headers == ["class", "ft #1", "ft #2"]
+    assert tables.per_step(runs).headers == ["step", "ft #1", "ft #2"]
 
 
 def test_runs_of_other_settings_are_other_rows(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_the_same_run_twice_is_refused(tmp_path: Path) -> None:
 def test_missing_values_are_dashes(tmp_path: Path) -> None:
     run = Run.read(write_run(tmp_path / "run", final=None))
     assert math.isnan(run.iou(-1, "<b>cat</b>"))
-    assert tables.per_class([run]).rows[1] == ["<b>cat</b>", "–"]
+    assert tables.summary([run]).rows[0][1] == "–"
 
 
 def test_runs_of_different_protocols_are_not_compared(tmp_path: Path) -> None:

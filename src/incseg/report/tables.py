@@ -82,12 +82,6 @@ def _groups(run: Run) -> list[tuple[int, int]]:
     return [steps[0], *([] if single else steps[1:]), (ends[0] + 1, ends[-1])]
 
 
-def per_class(runs: Sequence[Run]) -> Table:
-    """Final IoU of every class, one column per run."""
-    rows = [[name, *(percent(run.iou(-1, name)) for run in runs)] for name in runs[0].classes]
-    return Table("IoU per class after the last step (%)", ["class", *names_beside_each_other(runs)], rows)
-
-
 def per_step(runs: Sequence[Run]) -> Table:
     """mIoU of all foreground classes known so far, after every step."""
     learnt = [", ".join(step["new_classes"]) for step in runs[0].steps]
