@@ -103,8 +103,8 @@ class MLflow:
     """A run of MLflow, in the store that ``MLFLOW_TRACKING_URI`` names, or a database in the run's folder."""
 
     def __init__(self, folder: Path, header: Mapping[str, Any]):
-        logging.getLogger("mlflow").setLevel(logging.WARNING)  # or it tells of every table it makes
         self._mlflow = importlib.import_module("mlflow")
+        logging.getLogger("mlflow").setLevel(logging.WARNING)  # or it tells of every table it makes
         own = (folder / "mlflow").resolve()
         address = os.environ.get("MLFLOW_TRACKING_URI")
         if address is None:
@@ -206,7 +206,8 @@ def _remember(folder: Path, name: str, identity: str) -> None:
 
 
 def _identity(folder: Path, name: str, make: Callable[[], str]) -> str:
-    known = _identities(folder)
-    if name not in known:
-        _remember(folder, name, make())
-    return _identities(folder)[name]
+    known = _identities(folder).get(name)
+    if known is None:
+        known = make()
+        _remember(folder, name, known)
+    return known
