@@ -28,7 +28,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_folder(tmp_path_factory.mktemp("tiny") / "data", train=24, val=8)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def quick_config(tiny_folder: Path) -> Callable[..., RunConfig]:
     """A configuration whose steps take about a second."""
 

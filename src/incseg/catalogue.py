@@ -72,7 +72,7 @@ def settings() -> list[Table]:
             rows = [
                 [
                     f"--{section}.{name.replace('_', '-')}",
-                    str(inner.default),
+                    _written(inner.default),
                     " ".join((inner.description or "").split()),
                 ]
                 for name, inner in field.annotation.model_fields.items()
@@ -81,6 +81,11 @@ def settings() -> list[Table]:
             title = (field.annotation.__doc__ or section).strip()
             tables.append(Table(title, ["setting", "default", "meaning"], rows, prose=True))
     return tables
+
+
+def _written(value: object) -> str:
+    """A default as one would write it after the setting."""
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def tables() -> list[Table]:

@@ -111,11 +111,20 @@ class EngineConfig(Section):
     checkpoint_every: int | None = Field(default=None, ge=1)
     """Iterations between checkpoints; every epoch by default."""
     log_every: int = Field(default=10, ge=1)
-    """Iterations between lines in metrics.jsonl and TensorBoard."""
+    """Iterations between lines in metrics.jsonl and the loggers."""
+    loggers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ("tensorboard",)
+    """Where numbers and pictures also go, separated by commas: tensorboard, wandb, mlflow; or none."""
     score_batch_size: int = Field(default=8, ge=1)
     """Images per batch when scoring."""
     pictures: int = Field(default=8, ge=0)
     """Validation images whose predictions are kept after every step."""
+
+    @field_validator("loggers", mode="before")
+    @classmethod
+    def _separated_by_commas(cls, loggers: object) -> object:
+        if loggers in (None, "none"):
+            return ()
+        return tuple(name.strip() for name in loggers.split(",")) if isinstance(loggers, str) else loggers
 
 
 class RunConfig(Section):

@@ -1,18 +1,14 @@
 import io
 import json
 import math
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 from rich.console import Console
 
-from incseg.data.palette import index_image
 from incseg.errors import InputError
-from incseg.report import figures, tables
+from incseg.report import tables
 from incseg.report.page import write_report
 from incseg.report.runs import Run, read_runs
 
@@ -40,12 +36,6 @@ def write_run(
     }  # fmt: skip
     folder.mkdir(parents=True)
     (folder / "result.json").write_text(json.dumps(result))
-    for index in (0, 1):
-        pictures = folder / f"step-{index}" / "predictions"
-        pictures.mkdir(parents=True)
-        Image.new("RGB", (8, 8)).save(pictures / "a.image.jpg")
-        for kind in ("truth", "prediction"):
-            index_image(np.ones((8, 8), np.uint8)).save(pictures / f"a.{kind}.png")
     return folder
 
 
@@ -60,7 +50,7 @@ def test_the_summary_is_in_the_papers_layout(tmp_path: Path) -> None:
 def test_seeds_of_a_method_become_mean_and_deviation(tmp_path: Path) -> None:
     runs = read_runs([write_run(tmp_path / str(s), "ft", final=v, seed=s) for s, v in ((1, 0.2), (2, 0.4))])
     assert tables.summary(runs).rows[0][1] == "30.0 ± 14.1"
-    assert tables.per_class(runs).headers == ["class", "ft #1", "ft #2"]
+    assert tables.per_step(runs).headers == ["step", "ft #1", "ft #2"]
 
 
 def test_runs_of_other_settings_are_other_rows(tmp_path: Path) -> None:
@@ -81,7 +71,7 @@ def test_the_same_run_twice_is_refused(tmp_path: Path) -> None:
 def test_missing_values_are_dashes(tmp_path: Path) -> None:
     run = Run.read(write_run(tmp_path / "run", final=None))
     assert math.isnan(run.iou(-1, "<b>cat</b>"))
-    assert tables.per_class([run]).rows[1] == ["<b>cat</b>", "–"]
+    assert tables.summary([run]).rows[0][1] == "–"
 
 
 def test_runs_of_different_protocols_are_not_compared(tmp_path: Path) -> None:
@@ -104,43 +94,6 @@ def test_folders_without_a_result_are_named(tmp_path: Path) -> None:
 def test_a_folder_is_no_page(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a folder; name the page"):
         write_report([write_run(tmp_path / "run")], tmp_path)
-
-
-class Reader(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.sources: list[str] = []
-        self.text = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.sources += [value or "" for name, value in attrs if name in ("src", "href")]
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
-def test_the_page_is_self_contained_and_escapes_names(tmp_path: Path) -> None:
-    folders = [write_run(tmp_path / name, name) for name in ("ft", "mib")]
-    write_report(folders, tmp_path / "out" / "report.html")
-    reader = Reader()
-    reader.feed((tmp_path / "out" / "report.html").read_text())
-    assert "b" not in reader.tags
-    assert "<b>cat</b>" in reader.text
-    assert reader.sources
-    assert all(source.startswith("data:image/png;base64,") for source in reader.sources)
-    assert "script" not in reader.tags
-    assert reader.tags.count("img") == 3  # the curves and one grid per step
-
-
-def test_a_run_without_pictures_still_has_a_report(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run")
-    for index in (0, 1):
-        for file in (run / f"step-{index}" / "predictions").iterdir():
-            file.unlink()
-    assert figures.predictions([Run.read(run)], 0) is None
-    write_report([run], tmp_path / "report.html")
 
 
 def test_tables_print_in_a_narrow_terminal(tmp_path: Path) -> None:

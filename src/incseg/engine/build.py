@@ -19,6 +19,7 @@ from incseg.data.transforms import CentreCrop
 from incseg.engine.checkpoint import RunFolder
 from incseg.engine.first_step import check_first_step, copy_first_step
 from incseg.engine.journal import Journal
+from incseg.engine.loggers import require_packages
 from incseg.engine.trainer import Habits, Schedule, Trainer
 from incseg.errors import InputError
 from incseg.files import replacing, usable_folder
@@ -81,6 +82,7 @@ def build(config: RunConfig, out: Path, fabric: Fabric, console: Console | None 
     curriculum = build_curriculum(config, console if fabric.is_global_zero else None)
     method = methods.parse(config.method, config.settings)
     method.check(curriculum.steps, curriculum.classes)
+    header = run_header(config, fabric)
     return Trainer(
         fabric=fabric,
         curriculum=curriculum,
@@ -95,9 +97,16 @@ def build(config: RunConfig, out: Path, fabric: Fabric, console: Console | None 
             pictures=config.engine.pictures,
         ),
         folder=RunFolder(out),
-        journal=Journal(out, config.method, active=fabric.is_global_zero, console=console),
+        journal=Journal(
+            out,
+            header,
+            last_step=curriculum.steps[-1].index,
+            loggers=config.engine.loggers,
+            active=fabric.is_global_zero,
+            console=console,
+        ),
         seed=config.seed,
-        header=run_header(config, fabric),
+        header=header,
     )
 
 
@@ -123,6 +132,7 @@ def build_curriculum(config: RunConfig, console: Console | None = None) -> Curri
 def _check(config: RunConfig, out: Path) -> None:
     """What can be refused before any process is started."""
     methods.parse(config.method, config.settings)
+    require_packages(config.engine.loggers)
     usable_folder(out)
     there = RunFolder(out).config
     difference = differing_setting(from_yaml(there), config) if there.exists() else ""

@@ -1,10 +1,11 @@
 """Scoring a model: one confusion matrix over all validation images, each at its own size."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -38,3 +39,11 @@ def save_pictures(
         Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / f"{name}.image.jpg", quality=92)
         index_image(truth.numpy().astype(np.uint8)).save(folder / f"{name}.truth.png")
         index_image(prediction.numpy().astype(np.uint8)).save(folder / f"{name}.prediction.png")
+
+
+def side_by_side(folder: Path) -> Iterator[tuple[str, NDArray[np.uint8]]]:
+    """Names and (H, 3W, 3) pictures of what :func:`save_pictures` left: image, ground truth, prediction."""
+    for path in sorted(folder.glob("*.image.jpg")):
+        name = path.name.removesuffix(".image.jpg")
+        files = (path, folder / f"{name}.truth.png", folder / f"{name}.prediction.png")
+        yield name, np.concatenate([np.asarray(Image.open(file).convert("RGB")) for file in files], axis=1)

@@ -1,95 +1,114 @@
-"""What is written while learning: ``metrics.jsonl``, TensorBoard, and the terminal."""
+"""What is written and shown while learning: ``metrics.jsonl``, the chosen loggers, and the console."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from torch.utils.tensorboard import SummaryWriter
 
+from incseg.engine.display import Status, display_for
+from incseg.engine.evaluator import side_by_side
+from incseg.engine.loggers import Logger, open_loggers
 from incseg.files import replacing
 
 
 class Journal:
-    """One per run; silent on all processes but the first."""
+    """One per run; silent on all processes but the first, and until it is entered."""
 
-    def __init__(self, folder: Path, title: str, *, active: bool = True, console: Console | None = None):
-        self.active, self.title = active, title
-        self.console = console or Console()
-        self._folder, self._metrics = folder, folder / "metrics.jsonl"
-        self._tensorboard: SummaryWriter | None = None
-        self._bar: Progress | None = None
+    def __init__(
+        self,
+        folder: Path,
+        header: Mapping[str, Any],
+        *,
+        last_step: int,
+        loggers: Sequence[str] = (),
+        active: bool = True,
+        console: Console | None = None,
+    ):
+        self.active, self.console = active, console or Console()
+        self._folder, self._header, self._chosen = folder, header, loggers
+        self._metrics = folder / "metrics.jsonl"
+        self._loggers: dict[str, Logger] = {}
+        self._open = False
+        self._status = Status(header["method"], last_step)
+        self._display = display_for(self.console)
 
     def __enter__(self) -> "Journal":
         if self.active:
-            self._tensorboard = SummaryWriter(str(self._folder / "tensorboard"))
+            self._loggers = open_loggers(self._chosen, self._folder, self._header)
+            self._open = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.end_step()
-        if self._tensorboard is not None:
-            self._tensorboard.close()
+        self._tell(lambda logger: logger.close())
+        self._open = False
 
     def say(self, text: str) -> None:
         """A line for the person watching."""
         if self.active:
-            self.console.print(text, highlight=False)
+            self.console.print(text, highlight=False, markup=False)
 
-    def begin_step(self, name: str, iterations: int, start: int) -> None:
-        """Open the progress bar; on resuming, drop what was logged after the checkpoint."""
+    def begin_step(self, step: int, iterations: int, per_epoch: int, start: int) -> None:
+        """Show that a step begins; on resuming, drop what was logged after the checkpoint."""
         if not self.active:
             return
-        self._rewind(name, start)
-        if self.console.is_terminal:
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[losses]}"),
-                console=self.console,
-            )
-            self._task = self._bar.add_task(f"{self.title} · {name}", total=iterations, completed=start, losses="")
-            self._bar.start()
-        else:
-            self.say(f"{self.title} · {name}: iteration {start} of {iterations}")
+        self._rewind(f"step {step}", start)
+        status = self._status
+        status.step, status.iterations, status.per_epoch, status.done = step, iterations, per_epoch, start
+        status.losses = {}
+        self._display.begin(status)
 
     def advance(self, iteration: int) -> None:
-        """Move the bar."""
-        if self._bar is not None:
-            self._bar.update(self._task, completed=iteration)
+        """Show that an iteration is done."""
+        if self.active:
+            self._status.done = iteration
+            self._display.update(self._status)
 
     def log(self, step: str, iteration: int, epoch: int, values: Mapping[str, float]) -> None:
         """Record loss terms and learning rate of an iteration."""
-        if self._tensorboard is None:
+        if not self._open:
             return
         line = {"step": step, "iteration": iteration, "epoch": epoch, **values}
         with self._metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
-        for name, value in values.items():
-            self._tensorboard.add_scalar(f"{step}/{name}", value, iteration)
-        if self._bar is not None:
-            shown = "  ".join(f"{name} {value:.3f}" for name, value in values.items() if name != "learning_rate")
-            self._bar.update(self._task, losses=f"epoch {epoch}  {shown}")
+        self._tell(lambda logger: logger.log(step, iteration, values))
+        self._status.losses = {name: value for name, value in values.items() if name != "learning_rate"}
 
     def score(self, index: int, scores: Mapping[str, float | None]) -> None:
         """Record the scores of a completed step, and say the ones a person waits for."""
         shown = [f"{name} {100 * value:.1f}" for name in ("old", "new", "all") if (value := scores[name]) is not None]
-        self.say(f"{self.title} · step {index} scored: mIoU {', '.join(shown)}")
-        if self._tensorboard is not None:
-            for name, value in scores.items():
-                if value is not None:
-                    self._tensorboard.add_scalar(f"miou/{name}", value, index)
+        self.say(f"{self._status.title} · step {index} scored: mIoU {', '.join(shown)}")
+        self.remember_score(index, scores)
+        there = {name: value for name, value in scores.items() if value is not None}
+        self._tell(lambda logger: logger.log("miou", index, there))
+
+    def remember_score(self, index: int, scores: Mapping[str, float | None]) -> None:
+        """Know the score of a step that is done, to show it while the next one is learnt."""
+        if (value := scores["all"]) is not None:
+            self._status.scored = f"mIoU {100 * value:.1f} after step {index}"
+
+    def show_pictures(self, index: int, folder: Path) -> None:
+        """Hand the pictures that were kept of a step to the loggers."""
+        pictures = list(side_by_side(folder)) if self._loggers else []
+        self._tell(lambda logger: logger.show(index, pictures))
 
     def end_step(self) -> None:
-        """Close the progress bar."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        """Stop showing progress."""
+        self._display.end()
+
+    def _tell(self, act: Callable[[Logger], None]) -> None:
+        """Pass something on to every logger; one that fails, a server gone for example, must not cost the training."""
+        for name, logger in list(self._loggers.items()):
+            try:
+                act(logger)
+            except Exception as error:
+                del self._loggers[name]
+                self.say(f"the logger '{name}' failed and is left out from here on ({type(error).__name__}: {error})")
 
     def _rewind(self, step: str, iteration: int) -> None:
         """Keep the lines before the checkpoint; a last line cut short by a crash is not one."""

@@ -126,6 +126,7 @@ class Trainer:
                 memory, entry = done
                 self._remember(memory)
                 self.student, _ = load_model(self.folder.model(step.index))
+                self.journal.remember_score(step.index, entry["miou"])
                 entries.append(entry)
             result = run_result(self.header, self.curriculum.classes[: step.num_classes], entries)
             if self.fabric.is_global_zero:
@@ -167,7 +168,7 @@ class Trainer:
 
     def _learn(self, lesson: Lesson) -> None:
         start = self._resume(lesson)
-        self.journal.begin_step(lesson.name, lesson.iterations, start)
+        self.journal.begin_step(lesson.step.index, lesson.iterations, lesson.per_epoch, start)
         batches = self.batches(lesson.step, lesson.images, self.schedule.epochs, start)
         for iteration, batch in enumerate(batches, start):
             terms = self.train_on(lesson, batch, iteration)
@@ -233,8 +234,7 @@ class Trainer:
         yield from (batch.to(self.fabric.device) for batch in loader)
 
     def _record(self, lesson: Lesson, terms: Mapping[str, Tensor], done: int) -> None:
-        """After an iteration: the bar, every so often a log line, every so often a checkpoint."""
-        self.journal.advance(done)
+        """After an iteration: every so often a log line, the progress shown, every so often a checkpoint."""
         last = done == lesson.iterations
         saves = done % (self.habits.checkpoint_every or lesson.per_epoch) == 0 and not last
         if saves or last or done % self.habits.log_every == 0:
@@ -243,6 +243,7 @@ class Trainer:
             values["learning_rate"] = lesson.optimizer.param_groups[0]["lr"]
             if last or done % self.habits.log_every == 0:
                 self.journal.log(lesson.name, done, -(-done // lesson.per_epoch), values)
+        self.journal.advance(done)
         if saves:
             self._save_progress(lesson, done)
 
@@ -295,4 +296,5 @@ class Trainer:
             names, pictured = self.curriculum.pictured_images(step, self.habits.pictures)
             save_pictures(self.student, names, pictured, self.folder.step(step.index) / "predictions", device)
         self.journal.score(step.index, entry["miou"])
+        self.journal.show_pictures(step.index, self.folder.step(step.index) / "predictions")
         return entry

@@ -1,78 +1,128 @@
-"""Figures: mIoU over the steps, and what the runs saw in the same images."""
+"""What the charts and the coloured tables of the page show."""
 
-import itertools
 import math
-import textwrap
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
 
-import matplotlib as mpl
-import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
-from PIL import Image
-
-from incseg.data.palette import palette
-from incseg.metrics import mean
-from incseg.report.runs import Run
-
-LEGEND_WIDTH, LEGEND_HEIGHT = 1.4, 0.18  # inches of a name and its colour
-
-mpl.rcParams["svg.fonttype"] = "none"  # text stays text: small, searchable, in the reader's font
+from incseg.metrics import mean, nan_if_none
+from incseg.report.charts import Line, Panel, rounded_range
+from incseg.report.curves import loss_curves
+from incseg.report.runs import Run, names_beside_each_other
+from incseg.report.tables import percent
 
 
-def miou_over_steps(runs: Sequence[Run]) -> Figure:
-    """One line per run: mIoU of all foreground classes known so far, and beside it that of the first step's classes."""
-    figure = Figure(figsize=(9, 3.4), layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
-    first_classes = runs[0].steps[0]["new_classes"]
-    styles = itertools.cycle(["-", "--", "-.", ":"])  # methods that agree stay visible beneath each other
-    for run in runs:
-        steps = range(len(runs[0].steps))
-        kept = [mean(run.iou(k, name) for name in first_classes) for k in steps]
-        style = {"marker": "o", "label": run.label, "linestyle": next(styles), "alpha": 0.85}
-        panels[0].plot(steps, [100 * run.miou(k) for k in steps], **style)
-        panels[1].plot(steps, [100 * value for value in kept], **style)
-    for panel, title in zip(panels, ("all classes so far", "the classes of step 0"), strict=True):
-        panel.set(title=title, xlabel="step", ylim=(0, 100), xticks=list(range(len(runs[0].steps))))
-        panel.grid(alpha=0.3)
-        panel.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel("mIoU (%)")
-    panels[1].legend(frameon=False)
-    return figure
+def miou_over_steps(runs: Sequence[Run]) -> list[Panel]:
+    """mIoU of all foreground classes known so far, and beside it that of the first step's classes."""
+    first = runs[0].steps[0]["new_classes"]
+    last = len(runs[0].steps) - 1
+    so_far = [[100 * run.miou(step) for step in range(last + 1)] for run in runs]
+    kept = [[100 * mean(run.iou(step, name) for name in first) for step in range(last + 1)] for run in runs]
+    names = names_beside_each_other(runs)
+    both = rounded_range([value for row in (*so_far, *kept) for value in row if math.isfinite(value)])
+    return [
+        Panel(
+            title,
+            [Line(i, name, list(enumerate(values[i]))) for i, name in enumerate(names)],
+            x_range=(-0.1, last + 0.1),
+            x_ticks=[(step, str(step)) for step in _some(last + 1)],
+            y_range=both,
+            x_label="after step",
+            marked=True,
+        )
+        for title, values in (("mIoU of all classes so far (%)", so_far), ("mIoU of the classes of step 0 (%)", kept))
+    ]
 
 
-def predictions(runs: Sequence[Run], step: int, most: int = 6) -> Figure | None:
-    """A grid: image, ground truth as of that step, each run's prediction. None if no run kept pictures."""
-    folders = [run.pictures(step) for run in runs]
-    names = sorted(path.name.removesuffix(".image.jpg") for path in folders[0].glob("*.image.jpg"))[:most]
-    if not names:
-        return None
-    titles = ["image", "ground truth", *(textwrap.fill(run.label, 18) for run in runs)]
-    figure = Figure(figsize=(1.9 * len(titles), 1.9 * len(names) + 0.7), layout="constrained")
-    cells = figure.subplots(len(names), len(titles), squeeze=False)
-    shown: set[int] = set()
-    for row, name in zip(cells, names, strict=True):
-        files = [folders[0] / f"{name}.image.jpg", folders[0] / f"{name}.truth.png"]
-        files += [folder / f"{name}.prediction.png" for folder in folders]
-        for cell, file in zip(row, files, strict=True):
-            shown |= _show(cell, file)
-    for cell, title in zip(cells[0], titles, strict=True):
-        cell.set_title(title, fontsize=10)
-    known = list(runs[0].steps[step]["iou"])
-    colours = palette() / 255
-    handles = [Patch(color=colours[c], label=name) for c, name in enumerate(known) if c in shown]
-    columns = max(1, min(len(handles), int(figure.get_figwidth() / LEGEND_WIDTH)))
-    figure.set_figheight(figure.get_figheight() + LEGEND_HEIGHT * math.ceil(len(handles) / columns))
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
-    return figure
+def loss_terms(runs: Sequence[Run]) -> list[Panel]:
+    """One panel per loss term; time runs through the steps."""
+    names, curves = names_beside_each_other(runs), [loss_curves(run) for run in runs]
+    steps = len(runs[0].steps)
+    panels = []
+    for term in dict.fromkeys(term for curve in curves for term in curve):
+        lines = [Line(i, names[i], curve[term]) for i, curve in enumerate(curves) if term in curve]
+        values = [y for line in lines for _, y in line.points if math.isfinite(y)]
+        panels.append(
+            Panel(
+                term,
+                lines,
+                x_range=(0, steps),
+                x_ticks=[(step + 0.5, str(step)) for step in _some(steps)],
+                y_range=rounded_range(values),
+                x_borders=range(1, steps),
+            )
+        )
+    return panels
 
 
-def _show(cell: "mpl.axes.Axes", file: Path) -> set[int]:
-    """Draw a picture, if it is there; returns the channels it shows, if it is one of labels."""
-    cell.axis("off")
-    if not file.is_file():
-        return set()
-    with Image.open(file) as picture:
-        cell.imshow(picture.convert("RGB"), interpolation="nearest")
-        return set(np.unique(np.array(picture)).tolist()) if picture.mode == "P" else set()
+def _some(number: int, most: int = 12) -> range:
+    """0, 1, 2, … or as many of them as there is room for."""
+    return range(0, number, -(-number // most))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number and how strongly it is coloured: a level from 0 to 10, or None for a blank."""
+
+    text: str
+    level: int | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A class: per run, a cell for every step."""
+
+    name: str
+    cells: Sequence[Sequence[Cell]]
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """Classes learnt together."""
+
+    title: str
+    rows: Sequence[Row]
+
+
+def iou_over_steps(runs: Sequence[Run]) -> list[RowGroup]:
+    """IoU of every class after every step, classes in the order they were learnt, and their mean."""
+    steps = runs[0].steps
+    groups = []
+    for index, step in enumerate(steps):
+        names = [*([runs[0].classes[0]] if index == 0 else []), *step["new_classes"]]
+        groups.append(RowGroup(f"learnt in step {index}", [_class_row(runs, name) for name in names]))
+    means = [[_cell(run.miou(k)) if run.entry(k) else Cell("", None) for k in range(len(steps))] for run in runs]
+    return [*groups, RowGroup("mean", [Row("without background", means)])]
+
+
+def _class_row(runs: Sequence[Run], name: str) -> Row:
+    return Row(name, [[_iou_cell(run, name, step) for step in range(len(runs[0].steps))] for run in runs])
+
+
+def _iou_cell(run: Run, name: str, step: int) -> Cell:
+    entry = run.entry(step)
+    return _cell(run.iou(step, name)) if entry and name in entry["iou"] else Cell("", None)
+
+
+def _cell(value: float) -> Cell:
+    return Cell(percent(value), None if math.isnan(value) else round(10 * min(max(value, 0), 1)))
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Percentage points lost since the best earlier step; negative where the class has gained."""
+
+    text: str
+    length: float
+    gained: bool
+
+
+def forgetting(runs: Sequence[Run]) -> list[tuple[str, list[Bar]]]:
+    """Per class, then on average: one bar per run. Classes of the last step cannot have been forgotten yet."""
+    earlier = [name for step in runs[0].steps[:-1] for name in step["new_classes"]]
+    rows = [(name, [_bar(run.result["forgetting"]["classes"].get(name)) for run in runs]) for name in earlier]
+    return [*rows, ("mean", [_bar(run.result["forgetting"]["mean"]) for run in runs])] if rows else []
+
+
+def _bar(value: float | None) -> Bar:
+    lost = nan_if_none(value)
+    return Bar(percent(lost), 0.0 if math.isnan(lost) else round(100 * abs(lost), 1), lost < 0)

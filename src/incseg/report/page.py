@@ -1,36 +1,29 @@
-"""One self-contained page: no network, no scripts, light and dark."""
+"""One self-contained page: no network, light and dark, for a reader with or without scripts.
+
+The page is ``template/page.html``; its style and its scripts lie beside it. Whatever comes from outside, class and run
+names first of all, goes through the template's escaping, and as text through the scripts.
+"""
 
 import base64
-import html
-import io
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
-from matplotlib.figure import Figure
+import jinja2
 
+from incseg.data.palette import palette
 from incseg.errors import InputError
 from incseg.files import replacing, usable_folder
-from incseg.report import figures, tables
+from incseg.protocol import IGNORE
+from incseg.report import charts, figures, pictures, tables
 from incseg.report.comparison import beside_the_paper
-from incseg.report.runs import Run, read_runs
+from incseg.report.confusion import most_confused, sparse_shares
+from incseg.report.pictures import Album
+from incseg.report.runs import Run, names_beside_each_other, read_runs
 
-STYLE = """
-:root { color-scheme: light dark; --ink: #1d2430; --soft: #5b6575; --line: #d9dee6; --paper: #ffffff; --card: #f6f8fb; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e8ecf3; --soft: #a3adbd; --line: #343c49; --paper: #14181f; --card: #1c222c; }
-}
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0 auto;
-       max-width: 64rem; padding: 1.5rem 1rem 4rem; }
-h1 { font-size: 1.6rem; margin: 0 0 .25rem; } h2 { font-size: 1.15rem; margin: 2.25rem 0 .5rem; }
-.note, .lead { color: var(--soft); font-size: .9rem; }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .35rem .8rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; } thead th { border-bottom: 2px solid var(--soft); }
-figure { margin: 0; padding: .75rem; background: #ffffff; border: 1px solid var(--line); border-radius: .5rem; }
-figure img { display: block; max-width: 100%; margin: 0 auto; }
-details { background: var(--card); border-radius: .5rem; padding: .6rem .9rem; margin: .5rem 0; }
-summary { cursor: pointer; font-weight: 600; } pre { overflow-x: auto; font-size: .8rem; }
-"""
+SCRIPTS = ("elements.js", "theme.js", "iou.js", "confusion.js", "pictures.js")
 
 
 def write_report(folders: Sequence[Path], out: Path) -> None:
@@ -44,53 +37,89 @@ def write_report(folders: Sequence[Path], out: Path) -> None:
 
 
 def render(runs: Sequence[Run]) -> str:
-    """The page as text."""
-    sections = [
-        tables.summary(runs).to_html(),
-        *(table.to_html() for table in beside_the_paper(runs)),
-        _figure("mIoU over the steps", figures.miou_over_steps(runs)),
-        tables.per_step(runs).to_html(),
-        tables.per_class(runs).to_html(),
-        *_pictures(runs),
-        "<h2>Configuration</h2>",
-        *(_configuration(run) for run in runs),
-    ]
-    title = f"incseg: {runs[0].protocol}"
-    lead = "Methods: " + ", ".join(dict.fromkeys(run.label for run in runs)) + f". {_environment(runs[0])}"
+    """The page as text; the same runs give the same page."""
+    style, script = _asset("style.css"), "\n".join(_asset(name) for name in SCRIPTS)
+    album = pictures.collect(runs)
+    page: str = _template().render(
+        runs=runs,
+        names=names_beside_each_other(runs),
+        tables=summary_tables(runs),
+        figures=figures,
+        per_step=tables.per_step(runs),
+        mistakes=[_mistakes(run.steps[-1], run.classes) for run in runs],
+        environment=_environment(runs),
+        configurations=[_configuration(run) for run in runs],
+        album=album,
+        data=_data(runs, album),
+        style=style,
+        script=script,
+        policy=_content_policy(style, script),
+    )
+    return page
+
+
+def summary_tables(runs: Sequence[Run]) -> list[tables.Table]:
+    """What a reader looks for first: the tables at the head of the page, in order."""
+    return [tables.summary(runs), *beside_the_paper(runs)]
+
+
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("incseg.report", "template"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals |= {"style_of": charts.style_of, "marker_of": charts.marker_of}
+    return environment.get_template("page.html")
+
+
+def _asset(name: str) -> str:
+    return (resources.files("incseg.report") / "template" / name).read_text(encoding="utf-8")
+
+
+def _content_policy(style: str, script: str) -> str:
+    """Nothing may be loaded, and nothing runs but our own script, even if a name were to slip through as markup."""
+
+    def fingerprint(text: str) -> str:
+        return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
     return (
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-        f"<title>{html.escape(title)}</title><style>{STYLE}</style></head><body>"
-        f"<h1>{html.escape(title)}</h1><p class='lead'>{html.escape(lead)}</p>"
-        + "\n".join(sections)
-        + "</body></html>\n"
+        f"default-src 'none'; img-src data:; style-src {fingerprint(style)}; script-src {fingerprint(script)}; "
+        "base-uri 'none'; form-action 'none'"
     )
 
 
-def _pictures(runs: Sequence[Run]) -> list[str]:
-    found = []
-    for step in range(len(runs[0].steps)):
-        figure = figures.predictions(runs, step)
-        if figure is not None:
-            names = ", ".join(runs[0].steps[step]["new_classes"])
-            found.append(_figure(f"Predictions after step {step} ({names})", figure))
-    return found
+def _data(runs: Sequence[Run], album: Album) -> dict[str, Any]:
+    """What the scripts draw from."""
+    classes, colours = runs[0].classes, palette().tolist()
+    return {
+        "runs": names_beside_each_other(runs),
+        "classes": classes,
+        "colours": colours[: len(classes)],
+        "unlabelled": {"channel": IGNORE, "colour": colours[IGNORE]},
+        "confusion": [[_confusion(run, step) for step in range(len(runs[0].steps))] for run in runs],
+        "pictures": album.to_json(),
+    }
 
 
-def _figure(title: str, figure: Figure) -> str:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    data = base64.b64encode(buffer.getvalue()).decode()
-    alt = html.escape(title, quote=True)
-    return f"<h2>{html.escape(title)}</h2><figure><img alt='{alt}' src='data:image/png;base64,{data}'></figure>"
+def _confusion(run: Run, step: int) -> dict[str, Any] | None:
+    entry = run.entry(step)
+    return entry and {"shares": sparse_shares(entry["confusion"]), "mistakes": _mistakes(entry, run.classes)}
+
+
+def _mistakes(entry: Mapping[str, Any], classes: Sequence[str]) -> list[tuple[str, str, str]]:
+    mistakes = most_confused(entry["confusion"], classes)
+    return [(mistake.truth, mistake.prediction, tables.percent(mistake.share)) for mistake in mistakes]
 
 
 def _configuration(run: Run) -> str:
     config = run.folder / "config.yaml"
-    text = config.read_text(encoding="utf-8") if config.is_file() else "config.yaml is missing"
-    name = html.escape(f"{run.label}, seed {run.seed}")
-    return f"<details><summary>{name}</summary><pre>{html.escape(text)}</pre></details>"
+    return config.read_text(encoding="utf-8") if config.is_file() else "config.yaml is missing"
 
 
-def _environment(run: Run) -> str:
-    return ", ".join(f"{key} {value}" for key, value in run.result["environment"].items()) + "."
+def _environment(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
+    """One row per fact, one column per run."""
+    facts = dict.fromkeys(fact for run in runs for fact in run.result["environment"])
+    return [(fact, [str(run.result["environment"].get(fact, "–")) for run in runs]) for fact in facts]

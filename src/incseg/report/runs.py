@@ -72,19 +72,20 @@ class Run:
 
     def miou(self, step: int, name: str = "all") -> float:
         """A mean IoU of a step, NaN where there is none."""
-        entry = self._entry(step)
+        entry = self.entry(step)
         return nan_if_none(entry["miou"][name]) if entry else math.nan
 
     def iou(self, step: int, class_name: str) -> float:
         """IoU of a class after a step, NaN where it is not known yet or absent."""
-        entry = self._entry(step)
+        entry = self.entry(step)
         return nan_if_none(entry["iou"].get(class_name)) if entry else math.nan
 
     def pictures(self, step: int) -> Path:
         """Where the predictions after a step lie, if there are any."""
         return self.folder / f"step-{step - self.begins_at}" / "predictions"
 
-    def _entry(self, step: int) -> dict[str, Any] | None:
+    def entry(self, step: int) -> dict[str, Any] | None:
+        """All that is known of a step, None where this run has no such step."""
         index = step if step < 0 else step - self.begins_at
         return self.steps[index] if step < 0 or index >= 0 else None
 
@@ -118,6 +119,12 @@ def _comparable(first: Run, run: Run) -> bool:
     datasets = [Protocol.parse(one.protocol).dataset for one in (first, run)]
     alike = run.protocol == first.protocol or (run.is_offline and datasets[0] == datasets[1])
     return alike and run.classes == first.classes
+
+
+def names_beside_each_other(runs: Sequence[Run]) -> list[str]:
+    """One name per run; several seeds are numbered."""
+    labels = [run.label for run in runs]
+    return [f"{run.label} #{run.seed}" if labels.count(run.label) > 1 else run.label for run in runs]
 
 
 def _labelled(runs: Sequence[Run]) -> list[Run]:

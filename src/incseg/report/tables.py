@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import rich.table
 
 from incseg.metrics import nan_if_none
-from incseg.report.runs import Run
+from incseg.report.runs import Run, names_beside_each_other
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,6 @@ def _groups(run: Run) -> list[tuple[int, int]]:
     return [steps[0], *([] if single else steps[1:]), (ends[0] + 1, ends[-1])]
 
 
-def per_class(runs: Sequence[Run]) -> Table:
-    """Final IoU of every class, one column per run."""
-    rows = [[name, *(percent(run.iou(-1, name)) for run in runs)] for name in runs[0].classes]
-    return Table("IoU per class after the last step (%)", ["class", *_columns(runs)], rows)
-
-
 def per_step(runs: Sequence[Run]) -> Table:
     """mIoU of all foreground classes known so far, after every step."""
     learnt = [", ".join(step["new_classes"]) for step in runs[0].steps]
@@ -95,13 +89,7 @@ def per_step(runs: Sequence[Run]) -> Table:
         [f"{index} (+ {names})" if index else f"0 ({names})", *(percent(run.miou(index)) for run in runs)]
         for index, names in enumerate(learnt)
     ]
-    return Table("mIoU over the steps (%)", ["step", *_columns(runs)], rows)
-
-
-def _columns(runs: Sequence[Run]) -> list[str]:
-    """One name per run; several seeds are numbered."""
-    labels = [run.label for run in runs]
-    return [f"{run.label} #{run.seed}" if labels.count(run.label) > 1 else run.label for run in runs]
+    return Table("mIoU over the steps (%)", ["step", *names_beside_each_other(runs)], rows)
 
 
 def _range(first: int, last: int) -> str:

@@ -1,0 +1,131 @@
+"""What a person sees while a run learns: a moving bar in a terminal, a few plain lines anywhere else."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+LINES = 10  # per step, at most, where there is no terminal
+
+
+@dataclass
+class Status:
+    """How far a run is; phrased here, shown by a display."""
+
+    title: str
+    last_step: int
+    step: int = 0
+    iterations: int = 0
+    per_epoch: int = 1
+    done: int = 0
+    losses: Mapping[str, float] = field(default_factory=dict)
+    scored: str = ""
+
+    @property
+    def epochs(self) -> int:
+        """Epochs in the step."""
+        return self.iterations // self.per_epoch
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the latest iteration, from 1."""
+        return max(1, -(-self.done // self.per_epoch))
+
+    @property
+    def place(self) -> str:
+        """Which step and epoch."""
+        return f"{self.title} · step {self.step}/{self.last_step} · epoch {self.epoch}/{self.epochs}"
+
+    @property
+    def numbers(self) -> str:
+        """The loss terms, and the latest mIoU with the step it belongs to."""
+        losses = "  ".join(f"{name} {value:.3f}" for name, value in self.losses.items())
+        return " · ".join(filter(None, (losses, self.scored)))
+
+
+class Display(Protocol):
+    """Shows a status while a step is learnt."""
+
+    def begin(self, status: Status) -> None:
+        """A step begins, or goes on."""
+
+    def update(self, status: Status) -> None:
+        """An iteration is done."""
+
+    def end(self) -> None:
+        """The step ends, well or not."""
+
+
+class LiveDisplay:
+    """A bar with the time that is left, and below it the numbers; redrawn in place."""
+
+    def __init__(self, console: Console):
+        self._console = console
+        self._live: Live | None = None
+
+    def begin(self, status: Status) -> None:
+        """Draw the bar."""
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("ETA"),
+            TimeRemainingColumn(),
+            console=self._console,
+        )
+        self._task = self._bar.add_task(status.place, total=status.iterations, completed=status.done)
+        self._numbers = Text(status.numbers, style="dim")
+        self._live = Live(Group(self._bar, self._numbers), console=self._console, refresh_per_second=4)
+        self._live.start()
+
+    def update(self, status: Status) -> None:
+        """Move the bar and change the numbers."""
+        self._bar.update(self._task, completed=status.done, description=status.place)
+        self._numbers.plain = status.numbers
+
+    def end(self) -> None:
+        """Leave the last state behind."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+class PlainDisplay:
+    """A line when a step begins and at the end of epochs, at most ``LINES`` per step."""
+
+    def __init__(self, console: Console):
+        self._console = console
+        self._began = (0.0, 0)
+
+    def begin(self, status: Status) -> None:
+        """Say where it begins."""
+        self._began = (time.monotonic(), status.done)
+        self._say(f"{status.place} · iteration {status.done} of {status.iterations}")
+
+    def update(self, status: Status) -> None:
+        """Say how it goes, at the end of every epoch or of every so many."""
+        every = status.per_epoch * -(-status.epochs // LINES)
+        if status.done % every == 0 or status.done == status.iterations:
+            self._say(" · ".join(filter(None, (status.place, status.numbers, f"ETA {self._left(status)}"))))
+
+    def end(self) -> None:
+        """Nothing to clear away."""
+
+    def _left(self, status: Status) -> timedelta:
+        began, start = self._began
+        pace = (time.monotonic() - began) / max(1, status.done - start)
+        return timedelta(seconds=round(pace * (status.iterations - status.done)))
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def display_for(console: Console) -> Display:
+    """What suits the console."""
+    return LiveDisplay(console) if console.is_terminal else PlainDisplay(console)

@@ -1,0 +1,17 @@
+// What the other scripts share. Names come from outside: they are only ever set as text.
+const report = JSON.parse(document.getElementById("data").textContent);
+
+const find = (selector) => document.querySelector(selector);
+
+/** A new element; children that are strings become text, never markup. */
+function make(tag, properties = {}, ...children) {
+  const element = Object.assign(document.createElement(tag), properties);
+  element.append(...children);
+  return element;
+}
+
+/** Show what is of no use without scripts, in the place of what stood there for readers without them. */
+function reveal(element) {
+  element.hidden = false;
+  for (const substitute of element.parentElement.querySelectorAll(":scope > .without-scripts")) substitute.hidden = true;
+}

@@ -1,0 +1,13 @@
+// A button that goes through: as the system, light, dark.
+{
+  const schemes = [["light dark", "as the system"], ["light", "light"], ["dark", "dark"]];
+  const button = find("#theme");
+  let current = 0;
+  button.addEventListener("click", () => {
+    current = (current + 1) % schemes.length;
+    const [scheme, name] = schemes[current];
+    document.documentElement.style.colorScheme = scheme;
+    button.textContent = `theme: ${name}`;
+  });
+  reveal(button);
+}
