@@ -28,7 +28,8 @@ ALLOWED = {
     "report": {"metrics", "data"},
     "bench": {"losses", "kernels", "engine", "config", "report"},
     "catalogue": {"config", "data", "methods", "report"},
-    "cli": {"config", "engine", "report", "catalogue", "bench"},
+    "deploy": {"engine", "models", "data", "metrics", "config", "methods", "report"},
+    "cli": {"config", "engine", "report", "catalogue", "bench", "deploy"},
     "__main__": {"cli"},
 }
 

@@ -11,9 +11,11 @@ import yaml
 from rich.console import Console
 
 import incseg
-from incseg.errors import InputError, TrainingError
+from incseg.errors import IncompleteError, InputError, TrainingError
 
 RunFolder = Annotated[Path, tyro.conf.arg(metavar="RUN")]
+ModelPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
+OptionalStep = Annotated[int | None, tyro.conf.arg(metavar="K", help_behavior_hint="(default: the last)")]
 OptionalFolder = Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")]
 
 
@@ -102,6 +104,34 @@ def report(runs: tyro.conf.Positional[tuple[RunFolder, ...]], out: Path = Path("
     _show(list(runs), out, Console())
 
 
+def predict(
+    model: ModelPath,
+    images: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES")],
+    out: Path = Path("predictions"),
+    step: OptionalStep = None,
+    device: str = "auto",
+    batch_size: int = 8,
+    tile: int = 1024,
+) -> None:
+    """Segment images: for each an overlay, an index PNG and a JSON with the area of every class.
+
+    A file that cannot be read is named and left out; the exit code is 1 then.
+
+    Args:
+        model: folder of a run, a step-K folder, or a .safetensors file.
+        images: files, folders (with what lies below) or patterns such as 'photos/**/*.jpg'.
+        out: folder for the results.
+        step: which step of a run.
+        device: auto, cpu, cuda or mps.
+        batch_size: images that go through the network together, if they are of one size.
+        tile: images with a longer side are segmented in tiles of this size.
+    """
+    from incseg.deploy.model import open_model
+    from incseg.deploy.predict import predict_files
+
+    predict_files(open_model(model, step, device), images, out, batch_size=batch_size, tile=tile, console=Console())
+
+
 def show_list(what: tyro.conf.Positional[Literal["methods", "protocols", "recipes", "settings"]]) -> None:
     """What there is to choose from.
 
@@ -152,6 +182,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "train": train,
     "eval": evaluate,
     "report": report,
+    "predict": predict,
     "list": show_list,
     "bench": bench,
 }
@@ -163,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         plain, settings = _split_settings(list(sys.argv[1:] if arguments is None else arguments))
         _run(plain or ["--help"], settings)
-    except (InputError, TrainingError) as error:
+    except (InputError, TrainingError, IncompleteError) as error:
         if _speaks_for_all():
             errors.print(f"incseg: {error}", markup=False)
         return 2 if isinstance(error, InputError) else 1
