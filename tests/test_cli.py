@@ -80,7 +80,7 @@ def test_lists(
         (["report"], "name at least one run"),
         (["report", "/nowhere"], "holds no result.json"),
         (["eval", "/nowhere"], "not the folder of a run"),
-        (["report", "x", "--optim.epochs", "3"], "only 'incseg train' takes settings"),
+        (["report", "x", "--optim.epochs", "3"], "only 'incseg train' and 'incseg extend' take settings"),
     ],
 )
 def test_bad_input_gets_one_sentence_and_exit_code_2(

@@ -132,6 +132,70 @@ def predict(
     predict_files(open_model(model, step, device), images, out, batch_size=batch_size, tile=tile, console=Console())
 
 
+def extend(
+    model: ModelPath,
+    data: Annotated[Path, tyro.conf.arg(metavar="DIR")],
+    out: Annotated[Path, tyro.conf.arg(metavar="DIR")],
+    method: Annotated[str, tyro.conf.arg(metavar="METHOD")] = "mib+ucd",
+    validation: OptionalFolder = None,
+    step: OptionalStep = None,
+    seed: int = 42,
+    settings: tyro.conf.Suppress[dict[str, Any] | None] = None,
+) -> None:
+    """Teach a trained model new classes from images and masks of only those; no old data needed.
+
+    Epochs, batch, crop and learning rate follow from the data's size and the model's past; any can be set, as with
+    'incseg train': --optim.epochs 20. Killed, it goes on where it was when run again. The result is the folder of a run,
+    for 'predict', 'export', 'serve', 'report', 'eval' and a further 'extend', with a MODEL_CARD.md.
+
+    Args:
+        model: folder of a run, a step-K folder, or a .safetensors file.
+        data: folder with images/, masks/ (0: not a new class) and classes.txt (background, then the new classes).
+        out: folder of the result.
+        method: a method or a sum of methods; 'incseg list methods' shows them.
+        validation: folder of the same layout whose classes.txt may name old and new classes, to measure them before
+            and after; without it only the new classes are measured, on images of DATA that are held out.
+        step: which step of a run.
+        seed: every random choice follows from it.
+        settings: the dotted settings, which main() reads.
+    """
+    from incseg.deploy.extend import before_and_after
+    from incseg.deploy.extend import extend as extend_model
+    from incseg.deploy.model import open_model
+
+    console = Console()
+    given = open_model(model, step, "cpu")
+    extend_model(given, data, out, method=method, validation=validation, seed=seed, settings=settings, console=console)
+    if _speaks_for_all():
+        console.print(before_and_after(out).for_terminal())
+        console.print(f"model: {out}, described in {out / 'MODEL_CARD.md'}", highlight=False, soft_wrap=True)
+
+
+def export(
+    model: ModelPath,
+    out: Path = Path("model.onnx"),
+    format: Annotated[Literal["onnx", "pt2"] | None, tyro.conf.arg(help_behavior_hint="(default: by --out)")] = None,
+    step: OptionalStep = None,
+) -> None:
+    """Write a model for other runtimes: ONNX, or PyTorch's own exported program (pt2).
+
+    Batch and image size stay open, the class names are in the file. What was written is run on images of several sizes
+    and compared with PyTorch before it counts as done.
+
+    Args:
+        model: folder of a run, a step-K folder, or a .safetensors file.
+        out: the file to write.
+        format: onnx or pt2.
+        step: which step of a run.
+    """
+    from incseg.deploy.export import export as write
+    from incseg.deploy.model import open_model
+
+    difference = write(open_model(model, step, "cpu"), out, format)
+    said = f"{out} is written and says what PyTorch says: logits differ by at most {difference:.1e}."
+    Console().print(said, highlight=False, soft_wrap=True)
+
+
 def show_list(what: tyro.conf.Positional[Literal["methods", "protocols", "recipes", "settings"]]) -> None:
     """What there is to choose from.
 
@@ -182,10 +246,14 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "train": train,
     "eval": evaluate,
     "report": report,
+    "extend": extend,
     "predict": predict,
+    "export": export,
     "list": show_list,
     "bench": bench,
 }
+
+WITH_SETTINGS = ("train", "extend")  # they take --SECTION.NAME VALUE besides their own arguments
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -208,9 +276,10 @@ def _run(arguments: list[str], settings: dict[str, Any]) -> None:
     if arguments == ["--version"]:
         print(incseg.__version__)
         return
-    commands: dict[str, Callable[..., None]] = {**COMMANDS, "train": partial(train, settings=settings)}
-    if settings and arguments[0] != "train":
-        raise InputError(f"only 'incseg train' takes settings such as --{_first_name(settings)}.")
+    commands = {**COMMANDS, **{name: partial(COMMANDS[name], settings=settings) for name in WITH_SETTINGS}}
+    if settings and arguments[0] not in WITH_SETTINGS:
+        takers = " and ".join(f"'incseg {name}'" for name in WITH_SETTINGS)
+        raise InputError(f"only {takers} take settings such as --{_first_name(settings)}.")
     tyro.extras.subcommand_cli_from_dict(
         commands, prog="incseg", description=incseg.__doc__, args=arguments, config=(tyro.conf.FlagConversionOff,)
     )

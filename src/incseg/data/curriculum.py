@@ -48,11 +48,11 @@ class Curriculum:
         table = training_table(step, self.order, self.policy.void, keep_old=keep_old)
         return TrainingImages(self.source.train, sorted(chosen), table, TrainingTransform(crop_size))
 
-    def scored_images(self, step: Step) -> ScoredImages:
+    def scored_images(self, step: Step) -> list[ScoredImages]:
         """What is scored after a step."""
         everything = list(range(len(self.source.val)))
         indices = everything if self.policy.score_on_all else scored_images(self._val_presence, step, self.order)
-        return self._scored(step, indices)
+        return [self._scored(step, indices)]
 
     def pictured_images(self, step: Step, number: int) -> tuple[list[str], ScoredImages]:
         """The validation images that show the most classes, the same at every step, to look at."""

@@ -12,6 +12,7 @@ from incseg.batch import Batch
 from incseg.data.source import Split
 from incseg.data.transforms import TrainingTransform
 from incseg.errors import InputError
+from incseg.protocol import BACKGROUND
 from incseg.seeding import seed_from
 
 Item = TypeVar("Item")
@@ -101,11 +102,16 @@ def training_loader(
 
 @dataclass(frozen=True)
 class ScoredImages(Dataset[Batch]):
-    """Validation images at their own size, under the labels they are scored with."""
+    """Validation images at their own size, under the labels they are scored with.
+
+    ``labelled`` are the channels that their masks show wherever they are; None: all. A prediction of any other channel
+    cannot be judged on these images, and counts as background, as their masks have it.
+    """
 
     split: Split
     indices: Sequence[int]
     table: Tensor
+    labelled: Sequence[int] | None = None
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -113,6 +119,13 @@ class ScoredImages(Dataset[Batch]):
     def __getitem__(self, position: int) -> Batch:
         index = self.indices[position]
         return Batch(self.split.image(index), self.table[self.split.mask(index).long()])
+
+    def judged_as(self, num_classes: int) -> Tensor:
+        """(C,) the channel as which a prediction of each channel is judged."""
+        channels = torch.arange(num_classes)
+        if self.labelled is None:
+            return channels
+        return channels.where(torch.isin(channels, torch.tensor(self.labelled)), BACKGROUND)
 
 
 def group_by_size(samples: Sequence[Batch]) -> list[Batch]:
