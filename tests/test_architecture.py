@@ -29,7 +29,7 @@ ALLOWED = {
     "bench": {"losses", "kernels", "engine", "config", "report"},
     "catalogue": {"config", "data", "methods", "report"},
     "deploy": {"engine", "models", "data", "metrics", "config", "methods", "report"},
-    "cli": {"config", "engine", "report", "catalogue", "bench", "deploy"},
+    "cli": {"config", "engine", "report", "catalogue", "bench", "deploy", "data"},
     "__main__": {"cli"},
 }
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -104,6 +105,44 @@ def report(runs: tyro.conf.Positional[tuple[RunFolder, ...]], out: Path = Path("
     _show(list(runs), out, Console())
 
 
+def import_model(
+    checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")],
+    classes: Annotated[Path, tyro.conf.arg(metavar="FILE")],
+    out: Annotated[Path, tyro.conf.arg(metavar="DIR")],
+    kind: Annotated[str | None, tyro.conf.arg(metavar="KIND", help_behavior_hint="")] = None,
+    encoder: str = "resnet34",
+    mean: Annotated[tuple[float, ...], tyro.conf.arg(help_behavior_hint="(default: ImageNet's)")] = (),
+    std: Annotated[tuple[float, ...], tyro.conf.arg(help_behavior_hint="(default: ImageNet's)")] = (),
+) -> None:
+    """Take over a model trained elsewhere: any smp model, torchvision's deeplabv3 and fcn.
+
+    The result says what the original says (that is checked), and can be extended, used and exported like any other.
+
+    Examples: incseg import deeplab.pth --kind torchvision:deeplabv3_resnet50 --classes classes.txt --out models/mine;
+    incseg import unet.pth --kind smp:unet --encoder resnet18 --classes classes.txt --out models/mine
+
+    Args:
+        checkpoint: weights by name (.pth or .safetensors), or a folder written by smp's save_pretrained.
+        classes: text file with the names of its channels, one per line, background first.
+        out: folder of the result.
+        kind: smp:DECODER or torchvision:NAME; a folder of save_pretrained needs none.
+        encoder: encoder of an smp model.
+        mean: what images, scaled to 0 … 1, are normalised with.
+        std: likewise.
+    """
+    from incseg.data.source import read_lines
+    from incseg.deploy.adapters import read_checkpoint
+    from incseg.deploy.model_card import write_card
+    from incseg.files import usable_folder
+
+    usable_folder(out)
+    model = read_checkpoint(checkpoint, kind, encoder, read_lines(classes), mean or None, std or None)
+    model.save(out / "model.safetensors")
+    write_card(model, out)
+    said = f"{out} is written and says what {checkpoint} says: {len(model.classes) - 1} classes and background."
+    Console().print(said, highlight=False, soft_wrap=True)
+
+
 def predict(
     model: ModelPath,
     images: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES")],
@@ -145,8 +184,8 @@ def extend(
     """Teach a trained model new classes from images and masks of only those; no old data needed.
 
     Epochs, batch, crop and learning rate follow from the data's size and the model's past; any can be set, as with
-    'incseg train': --optim.epochs 20. Killed, it goes on where it was when run again. The result is the folder of a run,
-    for 'predict', 'export', 'serve', 'report', 'eval' and a further 'extend', with a MODEL_CARD.md.
+    'incseg train': --optim.epochs 20. Killed, it goes on where it was when run again. The result is the folder of a
+    run, for 'predict', 'export', 'serve', 'report', 'eval' and a further 'extend', with a MODEL_CARD.md.
 
     Args:
         model: folder of a run, a step-K folder, or a .safetensors file.
@@ -167,7 +206,10 @@ def extend(
     given = open_model(model, step, "cpu")
     extend_model(given, data, out, method=method, validation=validation, seed=seed, settings=settings, console=console)
     if _speaks_for_all():
-        console.print(before_and_after(out).for_terminal())
+        table = before_and_after(out)
+        console.print(replace(table, note="").for_terminal())
+        if table.note:  # a sentence, which would be squeezed below a narrow table
+            console.print(table.note, highlight=False)
         console.print(f"model: {out}, described in {out / 'MODEL_CARD.md'}", highlight=False, soft_wrap=True)
 
 
@@ -247,6 +289,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "eval": evaluate,
     "report": report,
     "extend": extend,
+    "import": import_model,
     "predict": predict,
     "export": export,
     "list": show_list,
@@ -276,7 +319,8 @@ def _run(arguments: list[str], settings: dict[str, Any]) -> None:
     if arguments == ["--version"]:
         print(incseg.__version__)
         return
-    commands = {**COMMANDS, **{name: partial(COMMANDS[name], settings=settings) for name in WITH_SETTINGS}}
+    commands = dict(COMMANDS)
+    commands |= {name: partial(COMMANDS[name], settings=settings) for name in WITH_SETTINGS}
     if settings and arguments[0] not in WITH_SETTINGS:
         takers = " and ".join(f"'incseg {name}'" for name in WITH_SETTINGS)
         raise InputError(f"only {takers} take settings such as --{_first_name(settings)}.")

@@ -14,6 +14,10 @@ from incseg.data.transforms import TrainingTransform
 from incseg.errors import InputError, closest
 from incseg.protocol import BACKGROUND, IGNORE, Step, steps
 
+BACKGROUND_NAMES = {
+    "background", "_background_", "__background__", "bg", "void", "other", "others", "none", "unlabelled", "unlabeled",
+}  # fmt: skip
+
 
 class Extension:
     """The two steps of an extension, with the images and labels of each; a :class:`Curriculum` in all but its origin.

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from incseg import methods
 from incseg.config import ModelConfig, RunConfig, from_yaml, load_recipe, merge
 from incseg.data import Source, open_source
-from incseg.data.extension import plain, refuse_clashes
+from incseg.data.extension import BACKGROUND_NAMES, plain, refuse_clashes
 from incseg.data.loader import batches_per_epoch
 from incseg.deploy.model import Model, open_model
 from incseg.deploy.model_card import write_card
@@ -29,7 +29,6 @@ EPOCHS = 30  # the paper's, as long as that is neither too few nor too many iter
 FEWEST, MOST = 400, 6000
 SMALLEST_CROP, LARGEST_CROP = 96, 512
 LEARNING_RATE = 0.001  # the paper's, for a model that does not say with which it was trained
-BACKGROUNDS = {"background", "_background_", "bg", "void", "other", "others", "none", "unlabelled", "unlabeled"}
 FIXED = {
     "model": "the network is the given model's",
     "data.root": "the folder is given with --data",
@@ -70,7 +69,7 @@ def extend(
     _announce(given, source, config, console)
     build.train(config, Path(out), None, console, _given(given))
     extended = open_model(Path(out), device=str(given.device))
-    rank_zero_only(write_card)(extended, Path(out))
+    rank_zero_only(write_card)(extended, Path(out), before_and_after(Path(out)))
     return extended
 
 
@@ -125,7 +124,7 @@ def _crop_size(source: Source) -> int:
 def _announce(model: Model, source: Source, config: RunConfig, console: Console) -> None:
     """One line on what will happen; and what was taken for background, if its name does not say so."""
     first = source.classes[0]
-    if plain(first) not in BACKGROUNDS and plain(first) != plain(model.classes[0]):
+    if plain(first) not in BACKGROUND_NAMES and plain(first) != plain(model.classes[0]):
         console.print(f"'{first}', the first line of classes.txt, is taken for the background.", highlight=False)
     optim = config.optim
     console.print(

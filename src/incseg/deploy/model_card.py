@@ -8,35 +8,35 @@ from typing import Any
 from incseg.deploy.model import Model
 from incseg.files import replacing
 from incseg.metrics import nan_if_none
-from incseg.report.tables import percent
+from incseg.report.tables import Table, percent
 
 
-def write_card(model: Model, folder: Path) -> Path:
-    """Describe a model in its folder; returns the path of the card."""
-    path = folder / "MODEL_CARD.md"
-    with replacing(path) as temporary:
-        temporary.write_text(model_card(model, folder), encoding="utf-8")
-    return path
+def write_card(model: Model, folder: Path, comparison: Table | None = None) -> None:
+    """Describe a model in its folder, with a comparison of before and after its last step, if there is one."""
+    with replacing(folder / "MODEL_CARD.md") as temporary:
+        temporary.write_text(model_card(model, folder, comparison), encoding="utf-8")
 
 
-def model_card(model: Model, folder: Path) -> str:
+def model_card(model: Model, folder: Path, comparison: Table | None = None) -> str:
     """The card as Markdown, with the same facts as JSON at its end."""
     architecture, lessons = model.segmenter.architecture, _lessons(model)
+    parameters = sum(p.numel() for p in model.segmenter.parameters())
     facts = {
         "classes": list(model.classes),
         "architecture": architecture.model_dump(mode="json"),
-        "parameters": sum(p.numel() for p in model.segmenter.parameters()),
+        "parameters": parameters,
         "history": lessons,
     }
     parts = [
         f"# {folder.name}",
         f"A segmentation network for {len(model.classes) - 1} classes and background, made with incseg: "
-        f"{architecture.decoder} on {architecture.encoder}, {facts['parameters'] / 1e6:.1f} million parameters.",
+        f"{architecture.decoder} on {architecture.encoder}, {parameters / 1e6:.1f} million parameters.",
         "## How it learnt\n\n" + _history_table(lessons),
         "## What it knows\n\n" + _class_table(model.classes, lessons),
         "IoU is measured after each step on the validation images of that step, on the classes labelled there; "
         "a dash means that no validation image labels the class. Numbers of different steps may stem from different "
         "images.",
+        *_comparison(comparison),
         "## How to use it\n\n" + _usage(folder),
         "## The same for machines\n\n```json\n" + json.dumps(facts, indent=1, ensure_ascii=False) + "\n```",
     ]
@@ -76,6 +76,13 @@ def _class_table(classes: Sequence[str], lessons: Sequence[Mapping[str, Any]]) -
         values = [nan_if_none(lesson.get("iou", {}).get(name)) for lesson in lessons]
         rows.append([str(channel), name, since, *map(percent, values)])
     return _markdown(["id", "class", "since step", *(f"IoU after {index}" for index in range(len(lessons)))], rows)
+
+
+def _comparison(table: Table | None) -> list[str]:
+    if table is None:
+        return []
+    title = "## Before and after the last step, on the same images (IoU, %)"
+    return [title, _markdown(table.headers, table.rows), *filter(None, [table.note])]
 
 
 def _markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
