@@ -22,7 +22,7 @@ from incseg.models.pretrained import read_state
 from incseg.models.torchvision import NAMES, Parts
 
 Statistics = Sequence[float] | None
-# Arguments of an smp model that a segmenter has its own word for, or none: heads and weights come from the model itself.
+# Arguments of an smp model that are no options of its decoder: heads and weights come from the model itself.
 NOT_OPTIONS = {"encoder_name", "encoder_weights", "in_channels", "classes", "activation", "aux_params"}
 TOLERANCE = 1e-4  # of the largest logit
 
@@ -137,8 +137,8 @@ def _adapted(
     _check_classes(classes)
     if last.out_channels != len(classes):
         raise InputError(
-            f"the model has {last.out_channels} channels, and the class list {len(classes)} names: they must be as many, "
-            "background first."
+            f"the model has {last.out_channels} channels, and the class list {len(classes)} names: they must be as "
+            "many, background first."
         )
     for name, numbers in (("mean", mean), ("std", std)):
         if numbers is not None and (len(numbers) != 3 or (name == "std" and min(numbers) <= 0)):
@@ -156,7 +156,7 @@ def _adapted(
 
 @torch.no_grad()
 def _require_same(original: nn.Module, segmenter: Segmenter) -> None:
-    images = torch.randint(0, 256, (2, 3, 64, 96), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    images = torch.randint(0, 256, (2, 3, 128, 160), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     said = original(segmenter.normalise(images))
     expected: Tensor = said["out"] if isinstance(said, Mapping) else said[0] if isinstance(said, tuple) else said
     found = segmenter.segment(images)
@@ -174,8 +174,8 @@ def _check_classes(classes: Sequence[str]) -> None:
         )
     if plain(classes[0]) not in BACKGROUND_NAMES:
         raise InputError(
-            f"the first class is '{classes[0]}', but channel 0 must be the background, called 'background': it is what new "
-            "classes are learnt from, so a model without one cannot be extended."
+            f"the first class is '{classes[0]}', but channel 0 must be the background, called 'background': it is "
+            "what new classes are learnt from, so a model without one cannot be extended."
         )
     doubled = sorted({name for name in classes if [plain(other) for other in classes].count(plain(name)) > 1})
     if doubled:
@@ -183,15 +183,14 @@ def _check_classes(classes: Sequence[str]) -> None:
 
 
 def _same_shape(model: nn.Module, name: str) -> bool:
-    """Whether a model is of that kind, whatever its classes and its auxiliary classifier."""
+    """Whether a model is of that kind, whatever its number of classes and its auxiliary classifier."""
     with torch.device("meta"):
         kind: nn.Module = getattr(zoo, name)(weights=None, weights_backbone=None, num_classes=1, aux_loss=False)
 
     def shapes(whole: nn.Module) -> dict[str, torch.Size]:
-        kept = {
+        return {
             key: value.shape[1:] for key, value in whole.state_dict().items() if not key.startswith("aux_classifier")
         }
-        return kept
 
     return type(model) is type(kind) and shapes(model) == shapes(kind)
 

@@ -1,4 +1,7 @@
-"""The classifier: one convolution per step (1×1, unless a model from elsewhere has it wider), so that what an earlier step learnt can be kept, frozen or copied."""
+"""The classifier: one convolution per step, so that what an earlier step learnt can be kept, frozen or copied.
+
+They are 1×1, unless a model from elsewhere has them wider.
+"""
 
 import math
 from collections.abc import Sequence

@@ -40,7 +40,9 @@ class Head(nn.Sequential):
 
     def forward(self, features: list[Tensor]) -> Tensor:
         """The stages → the embedding."""
-        embedding: Tensor = super().forward(features[-1])
+        embedding = features[-1]
+        for layer in self:
+            embedding = layer(embedding)
         return embedding
 
 
