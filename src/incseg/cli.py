@@ -238,6 +238,32 @@ def export(
     Console().print(said, highlight=False, soft_wrap=True)
 
 
+def serve(
+    models: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
+    host: str = "127.0.0.1",
+    port: Annotated[
+        int | None, tyro.conf.arg(metavar="PORT", help_behavior_hint="(default: the first free of 7860 …)")
+    ] = None,
+    device: str = "auto",
+) -> None:
+    """Show models on a local page: drop an image, switch classes on and off, compare the steps.
+
+    All finished steps of a run can be chosen from; several models can be compared, as in
+    'incseg serve runs/mine runs/bigger'. Needs the extra: pip install 'incseg[serve]'.
+
+    Args:
+        models: folders of runs, step-K folders, or .safetensors files.
+        host: address to listen at; other machines reach the page only if you give one of yours, such as 0.0.0.0.
+        port: port to listen at.
+        device: auto, cpu, cuda or mps.
+    """
+    from incseg.deploy.serve import serve as open_page
+
+    if not models:
+        raise InputError("name at least one model: incseg serve MODEL.")
+    open_page(models, host, port, device)
+
+
 def show_list(what: tyro.conf.Positional[Literal["methods", "protocols", "recipes", "settings"]]) -> None:
     """What there is to choose from.
 
@@ -292,6 +318,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "import": import_model,
     "predict": predict,
     "export": export,
+    "serve": serve,
     "list": show_list,
     "bench": bench,
 }

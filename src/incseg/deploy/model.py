@@ -42,7 +42,7 @@ class Model:
         predictions: dict[int, Prediction] = {}
         for shape in {image.shape for image in images}:
             chosen = [index for index, image in enumerate(images) if image.shape == shape]
-            batch = torch.stack([torch.from_numpy(images[index]).permute(2, 0, 1) for index in chosen])
+            batch = torch.stack([torch.tensor(images[index]).permute(2, 0, 1) for index in chosen])
             for index, ids in zip(chosen, predict_ids(self.segmenter, batch, tile), strict=True):
                 predictions[index] = Prediction(images[index], ids.numpy(), self.classes)
         return [predictions[index] for index in range(len(images))]
