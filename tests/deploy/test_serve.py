@@ -41,8 +41,9 @@ def test_classes_can_be_switched_off(show: Show, noise: Image.Image) -> None:
     everything, nothing = show.pictures(seen, show.classes, "step 1")[0], show.pictures(seen, [], "step 1")[0]
     assert nothing is not None
     assert everything is not None
-    assert (np.asarray(nothing) == np.asarray(noise)).all()
-    assert (np.asarray(everything) != np.asarray(noise)).any()
+    assert nothing.size == (400, 300)  # five times as large, to be seen
+    assert (np.asarray(nothing)[2::5, 2::5] == np.asarray(noise)).all()
+    assert (np.asarray(everything)[2::5, 2::5] != np.asarray(noise)).any()
     assert show.pictures({}, [], "step 0", "step 1") == [None, None]
 
 

@@ -71,10 +71,7 @@ class Prediction:
     def picture(self) -> Image.Image:
         """The overlay with a legend of what it shows below; small images are magnified."""
         found = {name: share for name, share in list(self.areas.items())[1:] if share > 0}
-        overlay = self.overlay()
-        if overlay.width < READABLE:
-            factor = -(-READABLE // overlay.width)
-            overlay = overlay.resize((factor * overlay.width, factor * overlay.height), Image.Resampling.NEAREST)
+        overlay = magnified(self.overlay())
         strip = _legend({name: (self.classes.index(name), share) for name, share in found.items()}, overlay.width)
         whole = Image.new("RGB", (overlay.width, overlay.height + strip.height), "white")
         whole.paste(overlay)
@@ -91,6 +88,13 @@ class Prediction:
         with replacing(paths[2]) as temporary:
             temporary.write_text(json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         return paths
+
+
+def magnified(picture: Image.Image) -> Image.Image:
+    """A picture that can be seen: small ones as many times as large as is needed, pixel by pixel."""
+    factor = -(-READABLE // picture.width)
+    size = (factor * picture.width, factor * picture.height)
+    return picture.resize(size, Image.Resampling.NEAREST) if factor > 1 else picture
 
 
 def percentage(share: float) -> str:

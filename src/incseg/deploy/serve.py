@@ -15,14 +15,16 @@ from PIL import Image
 from incseg.data.palette import palette
 from incseg.deploy.images import read_image
 from incseg.deploy.model import Model, finished_steps, open_model
-from incseg.deploy.prediction import Prediction, percentage
+from incseg.deploy.prediction import Prediction, magnified, percentage
 from incseg.errors import InputError
 
 MOST_PIXELS = 25_000_000  # of an image from a stranger's browser
 LARGEST_FILE = "20mb"
+BUTTONS = ["download", "fullscreen"]  # without gradio's third, which would share the picture with the world
 STYLE = """
-.areas {width: 100%; border-collapse: collapse} .areas td, .areas th {padding: 2px 10px; text-align: right}
-.areas td:first-child {text-align: left} .areas .none {opacity: 0.35}
+.areas {width: 100%; border-collapse: collapse}
+.areas td, .areas th {padding: 2px 10px !important; border: none !important; text-align: right !important}
+.areas td:first-child {text-align: left !important; white-space: nowrap} .areas .none {opacity: 0.35}
 .areas i {display: inline-block; width: 0.9em; height: 0.9em; margin-right: 0.5em; vertical-align: -0.1em}
 """
 Seen = dict[str, Prediction]  # what each model makes of an image
@@ -83,7 +85,7 @@ class Show:
 
     def pictures(self, seen: Seen, shown: Sequence[str], *names: str) -> list[Image.Image | None]:
         """The image as the named models see it, in the colours of the classes shown."""
-        return [seen[name].overlay(shown) if seen else None for name in names]
+        return [magnified(seen[name].overlay(shown)) if seen else None for name in names]
 
 
 def build_app(show: Show) -> Any:
@@ -107,6 +109,7 @@ def build_app(show: Show) -> Any:
     names, labels = list(show.models), list(show.classes[1:])
     with gradio.Blocks(title="incseg", analytics_enabled=False) as app:
         seen = gradio.State({})
+        gradio.Markdown("## What does each step see?")
         with gradio.Row():
             image = gradio.Image(
                 type="pil", image_mode=None, sources=["upload", "clipboard"], label="Your image", height=340
@@ -119,7 +122,9 @@ def build_app(show: Show) -> Any:
             for name in names[-2:]:
                 with gradio.Column():
                     chosen.append(gradio.Radio(names, value=name, label="Seen by"))
-                    pictures.append(gradio.Image(interactive=False, format="png", show_label=False, height=460))
+                    pictures.append(
+                        gradio.Image(interactive=False, format="png", show_label=False, height=460, buttons=BUTTONS)
+                    )
         looked = image.change(look, image, [seen, areas], api_name="look")
         events: list[Any] = [looked.then, shown.change, *(choice.change for choice in chosen)]
         for on in events:
