@@ -20,7 +20,7 @@ from incseg.errors import InputError
 
 MOST_PIXELS = 25_000_000  # of an image from a stranger's browser
 LARGEST_FILE = "20mb"
-BUTTONS = ["download", "fullscreen"]  # without gradio's third, which would share the picture with the world
+BUTTONS: list[Any] = ["download", "fullscreen"]  # without gradio's third, which would share the picture with the world
 STYLE = """
 .areas {width: 100%; border-collapse: collapse}
 .areas td, .areas th {padding: 2px 10px !important; border: none !important; text-align: right !important}
