@@ -329,6 +329,7 @@ WITH_SETTINGS = ("train", "extend")  # they take --SECTION.NAME VALUE besides th
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point: 0 done, 1 failed, 2 the input was wrong."""
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
+    plain: list[str] = []
     try:
         plain, settings = _split_settings(list(sys.argv[1:] if arguments is None else arguments))
         _run(plain or ["--help"], settings)
@@ -337,7 +338,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             errors.print(f"incseg: {error}", markup=False)
         return 2 if isinstance(error, InputError) else 1
     except KeyboardInterrupt:
-        errors.print("incseg: interrupted; run the same command again to go on from the last checkpoint.")
+        goes_on = plain[:1] in (["demo"], *([name] for name in WITH_SETTINGS))
+        hint = "; run the same command again to go on from the last checkpoint" if goes_on else ""
+        errors.print(f"incseg: interrupted{hint}.")
         return 1
     return 0
 

@@ -34,8 +34,8 @@ def test_all_validation_images_may_be_scored(tmp_path: Path) -> None:
     index_image(np.zeros((64, 64), np.uint8)).save(root / "masks" / "015.png")
     lessons = curriculum(root)
     everything = curriculum(root, policy=LabelPolicy(score_on_all=True))
-    assert len(everything.scored_images(everything.steps[1])) == 4
-    assert len(lessons.scored_images(lessons.steps[1])) == 3
+    assert len(everything.scored_images(everything.steps[1])[0]) == 4
+    assert len(lessons.scored_images(lessons.steps[1])[0]) == 3
 
 
 def test_pictured_images_are_the_same_at_every_step(tiny_folder: Path) -> None:

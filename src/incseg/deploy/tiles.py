@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from incseg.models import Segmenter
 from incseg.models.segmenter import STRIDE
@@ -42,7 +42,8 @@ def _by_tiles(segmenter: Segmenter, image: Tensor, tile: int, overlap: int) -> T
     Tiles start at multiples of the network's stride, so that each pixel meets the grid as it would in the whole image.
     """
     height, width = image.shape[-2:]
-    padded = F.pad(image[None].float(), (0, -width % STRIDE, 0, -height % STRIDE), mode="replicate")[0].byte()
+    missing = ((0, 0), (0, -height % STRIDE), (0, -width % STRIDE))
+    padded = torch.from_numpy(np.pad(image.numpy(), missing, mode="edge"))  # as segment() pads, but in bytes
     columns = spans(padded.shape[-1], tile, overlap)
     ids = torch.empty(padded.shape[-2:], dtype=torch.uint8)
     above: Tensor | None = None
