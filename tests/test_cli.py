@@ -77,6 +77,7 @@ def test_lists(
         (["train", "shapes/4-2", "--model.decoder", "pan", "--model.output-stride", "7"], "'pan'"),
         (["train", "shapes/4-2", "--model.encoder", "vit_tiny_patch16_224"], "cannot"),
         (["train", "shapes/4-2", "--engine.accelerator", "mps"], "cannot run on 1 × 'mps'"),
+        (["train", "shapes/4-2", "--data.known", "[background, disc]"], "belong to 'incseg extend'"),
         (["report"], "name at least one run"),
         (["report", "/nowhere"], "holds no result.json"),
         (["eval", "/nowhere"], "not the folder of a run"),

@@ -180,6 +180,7 @@ def test_a_method_with_memory_goes_on_from_its_own_run(
         (["ring"], ["--optim.epoch", "3"], "no setting 'optim.epoch'"),
         (["ring"], ["--optim.batch-size", "many"], "optim.batch_size cannot be 'many'"),
         (["ring", "unseen"], [], "shows 'unseen'"),
+        (["ring"], ["--validation", "/nowhere"], "--validation /nowhere is not a folder"),
     ],
 )
 def test_what_cannot_be_learnt_is_named(

@@ -13,6 +13,7 @@ from incseg import methods
 from incseg.config import ModelConfig, RunConfig, from_yaml, load_recipe, merge
 from incseg.data import Source, open_source
 from incseg.data.extension import BACKGROUND_NAMES, plain, refuse_clashes
+from incseg.data.folder import LAYOUT
 from incseg.data.loader import batches_per_epoch
 from incseg.deploy.model import Model, open_model
 from incseg.deploy.model_card import write_card
@@ -63,6 +64,9 @@ def extend(
     """
     console = console or Console()
     given = model if isinstance(model, Model) else open_model(model, device="cpu")
+    for option, place in (("--data", data), ("--validation", validation)):
+        if place is not None and not Path(place).is_dir():
+            raise InputError(f"{option} {place} is not a folder; it must hold {LAYOUT}.")
     source = open_source("folder", Path(data))
     refuse_clashes(given.classes, source)
     config = choose_settings(given, source, Path(data), method, seed, validation, settings or {})

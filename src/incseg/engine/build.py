@@ -64,6 +64,10 @@ def train(
     Step 0 may come from another run (``first_step``), or be a model that was learnt anywhere (``given``).
     """
     _check(config, out)
+    if given is None and (config.data.known or config.data.validation):
+        raise InputError(
+            "data.known and data.validation belong to 'incseg extend': a run that begins anew has neither."
+        )
     fabric = launch(config)
     trainer = build(config, out, fabric, console, given)
     if first_step is not None:
