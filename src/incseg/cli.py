@@ -192,8 +192,7 @@ def extend(
         data: folder with images/, masks/ (0: not a new class) and classes.txt (background, then the new classes).
         out: folder of the result.
         method: a method or a sum of methods; 'incseg list methods' shows them.
-        validation: folder of the same layout whose classes.txt may name old and new classes, to measure them before
-            and after; without it only the new classes are measured, on images of DATA that are held out.
+        validation: folder like DATA that labels old or new classes, to measure them; else only new ones are measured.
         step: which step of a run.
         seed: every random choice follows from it.
         settings: the dotted settings, which main() reads.

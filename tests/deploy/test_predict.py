@@ -49,6 +49,14 @@ def test_the_picture_has_a_legend_of_what_is_there(prediction: Prediction) -> No
         assert bool((strip == palette()[channel]).all(axis=1).any()) == shown
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (3000, 5), (3, 2000), (70_000, 2)])
+def test_images_of_any_shape_have_a_picture(shape: tuple[int, int], tmp_path: Path) -> None:
+    strange = Prediction(np.zeros((*shape, 3), np.uint8), np.zeros(shape, np.uint8), ("background", "chat"))
+    with Image.open(strange.save(tmp_path / "x")[0]) as picture:
+        assert min(picture.size) >= 18
+        assert picture.width >= 360
+
+
 def test_files_and_folders_become_pictures_and_broken_ones_are_named(
     tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

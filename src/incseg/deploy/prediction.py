@@ -19,7 +19,8 @@ from incseg.files import replacing
 from incseg.protocol import BACKGROUND
 
 STRIP = 256  # rows coloured at a time: large images need no large arrays of fractions
-READABLE = 360  # pixels: narrower images are magnified, so that their legend can be read
+READABLE = 360  # pixels: smaller images are magnified, so that they and their legend can be read
+JPEG_LIMIT = 60_000  # pixels per side, with room for a legend; JPEG ends at 65 500
 FILL = 0.5  # how much of a class's colour covers the image; its outline covers it wholly
 
 
@@ -72,8 +73,10 @@ class Prediction:
         """The overlay with a legend of what it shows below; small images are magnified."""
         found = {name: share for name, share in list(self.areas.items())[1:] if share > 0}
         overlay = magnified(self.overlay())
-        strip = _legend({name: (self.classes.index(name), share) for name, share in found.items()}, overlay.width)
-        whole = Image.new("RGB", (overlay.width, overlay.height + strip.height), "white")
+        overlay.thumbnail((JPEG_LIMIT, JPEG_LIMIT))
+        width = max(overlay.width, READABLE)
+        strip = _legend({name: (self.classes.index(name), share) for name, share in found.items()}, width)
+        whole = Image.new("RGB", (width, overlay.height + strip.height), "white")
         whole.paste(overlay)
         whole.paste(strip, (0, overlay.height))
         return whole
@@ -92,7 +95,7 @@ class Prediction:
 
 def magnified(picture: Image.Image) -> Image.Image:
     """A picture that can be seen: small ones as many times as large as is needed, pixel by pixel."""
-    factor = -(-READABLE // picture.width)
+    factor = -(-READABLE // max(picture.size))
     size = (factor * picture.width, factor * picture.height)
     return picture.resize(size, Image.Resampling.NEAREST) if factor > 1 else picture
 
