@@ -145,10 +145,12 @@ def test_settings_follow_from_the_data_and_the_models_past(tiny_model: Model, fo
     config = choose_settings(tiny_model, source, new, "mib+ucd", 1, None, {})
     assert (config.optim.batch_size, config.optim.epochs) == (8, 80)  # 5 iterations an epoch, 400 in all
     assert config.data.crop_size == 96
+    assert config.optim.incremental_learning_rate == pytest.approx(0.005)
     assert config.model.encoder == "test_resnet"
-    past = Model(tiny_model.segmenter, tiny_model.classes, [{"crop_size": 64, "incremental_learning_rate": 0.03}])
+    past = Model(tiny_model.segmenter, tiny_model.classes, [{"crop_size": 64, "learning_rate": 0.3}])
     config = choose_settings(past, source, new, "ft", 1, None, {"optim": {"batch_size": 2}, "ft": {}})
-    assert (config.data.crop_size, config.optim.incremental_learning_rate) == (64, 0.03)
+    assert (config.data.crop_size, config.optim.learning_rate) == (64, 0.3)
+    assert config.optim.incremental_learning_rate == pytest.approx(0.1)  # 600 iterations: a third
     assert (config.optim.batch_size, config.optim.epochs) == (2, 30)
 
 
