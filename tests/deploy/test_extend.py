@@ -143,15 +143,15 @@ def test_settings_follow_from_the_data_and_the_models_past(tiny_model: Model, fo
     new = folder("new", "ring", images=50)
     source = open_source("folder", new)
     config = choose_settings(tiny_model, source, new, "mib+ucd", 1, None, {})
-    assert (config.optim.batch_size, config.optim.epochs) == (8, 80)  # 5 iterations an epoch, 400 in all
+    assert (config.optim.batch_size, config.optim.epochs) == (8, 160)  # 5 iterations an epoch, 800 in all
     assert config.data.crop_size == 96
     assert config.optim.incremental_learning_rate == pytest.approx(0.005)
     assert config.model.encoder == "test_resnet"
     past = Model(tiny_model.segmenter, tiny_model.classes, [{"crop_size": 64, "learning_rate": 0.3}])
-    config = choose_settings(past, source, new, "ft", 1, None, {"optim": {"batch_size": 2}, "ft": {}})
+    config = choose_settings(past, source, new, "ft", 1, None, {"optim": {"batch_size": 1}, "ft": {}})
     assert (config.data.crop_size, config.optim.learning_rate) == (64, 0.3)
-    assert config.optim.incremental_learning_rate == pytest.approx(0.1)  # 600 iterations: a third
-    assert (config.optim.batch_size, config.optim.epochs) == (2, 30)
+    assert config.optim.incremental_learning_rate == pytest.approx(0.3 * 400 / 1200)
+    assert (config.optim.batch_size, config.optim.epochs) == (1, 30)
 
 
 def test_a_method_with_memory_goes_on_from_its_own_run(
