@@ -31,8 +31,8 @@ FEWEST, MOST = 800, 6000
 SMALLEST_CROP, LARGEST_CROP = 96, 512
 LEARNING_RATE = 0.01  # the paper's of step 0, for a model that does not say with which it was trained
 # An extension's rate is SHARE/iterations of that of step 0, within limits: a tenth in long ones, as in the paper. In
-# short ones a tenth teaches nothing: ResNet-18 on 80 images was at an IoU of 0 for new classes after 400 iterations at a
-# tenth, and at 24 % after 800 at half; the old classes were kept in both.
+# short ones a tenth teaches nothing: ResNet-18 on 80 images had an IoU of 0 on new classes after 400 iterations at a
+# tenth, and of 24 % after 800 at half; the old classes were kept in both.
 SHARE, LEAST_SHARE, MOST_SHARE = 400, 0.1, 0.5
 FIXED = {
     "model": "the network is the given model's",
