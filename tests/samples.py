@@ -70,3 +70,19 @@ def write_cityscapes(root: Path, train: Mapping[str, Sequence[int]], val: Mappin
             image, mask = f"leftImg8bit/{inside}_leftImg8bit.png", f"gtFine/{inside}_gtFine_labelIds.png"
             write_pair(root / image, root / mask, ids)
     return root
+
+
+def write_classes(root: Path, names: Sequence[str], images: int, size: int = 64) -> Path:
+    """A folder of drawn shapes in which only these classes are labelled; the others lie in the background."""
+    table = np.zeros(256, np.uint8)
+    table[255] = 255
+    for index, name in enumerate(names, start=1):
+        table[CLASSES.index(name)] = index
+    for kind in ("images", "masks"):
+        (root / kind).mkdir(parents=True)
+    for index in range(images):
+        image, mask = draw(seed=2000 + index, size=size)
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(root / "images" / f"{index:03d}.png")
+        index_image(table[mask.numpy()]).save(root / "masks" / f"{index:03d}.png")
+    (root / "classes.txt").write_text("\n".join(["background", *names]))
+    return root

@@ -1,3 +1,50 @@
 """incseg: class-incremental semantic segmentation without the old data and without forgetting."""
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the command line must answer at once; PyTorch is loaded where it is needed
+    from incseg.deploy.model import Model
+
 __version__ = "0.1.0"
+__all__ = ["__version__", "extend", "load"]
+
+
+def load(path: str | Path, step: int | None = None, device: str = "auto") -> "Model":
+    """Load a model: ``incseg.load("runs/mine").predict("image.jpg").save("out/image")``.
+
+    Args:
+        path: the folder of a run (its last finished step), the ``step-K`` folder of a run, or a ``.safetensors`` file.
+        step: which step of a run, instead of the last.
+        device: "cpu", "cuda", "cuda:1", "mps", or "auto" for a GPU if there is one.
+    """
+    from incseg.deploy.model import open_model
+
+    return open_model(path, step, device)
+
+
+def extend(
+    model: "Model | str | Path",
+    data: str | Path,
+    out: str | Path,
+    *,
+    method: str = "mib+ucd",
+    validation: str | Path | None = None,
+    seed: int = 42,
+    settings: Mapping[str, Any] | None = None,
+) -> "Model":
+    """Teach a model the classes of a folder, keeping those it knows; killed, the same call goes on where it was.
+
+    Args:
+        model: a model, or where one lies; it stays as it is.
+        data: a folder with ``images/``, ``masks/`` and ``classes.txt`` of the new classes only.
+        out: the folder of the run, itself a model then.
+        method: a method or a sum of methods; see ``incseg list methods``.
+        validation: a folder of the same layout on which to measure old or new classes, matched by name.
+        seed: every random choice follows from it.
+        settings: any others, as in ``{"optim": {"epochs": 20}}``; see ``incseg list settings``.
+    """
+    from incseg.deploy.extend import extend as extend_model
+
+    return extend_model(model, data, out, method=method, validation=validation, seed=seed, settings=settings)

@@ -38,11 +38,13 @@ class Outputs(NamedTuple):
         logits: (B, C, h, w) as the classifier gives them, at the embedding's size.
         embedding: (B, D, h, w), the decoder's output.
         stages: the encoder's feature maps, finest first; empty unless a part says ``needs_stages``.
+        align_corners: how this network's logits are brought to the size of the image.
     """
 
     logits: Tensor
     embedding: Tensor
     stages: Sequence[Tensor]
+    align_corners: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,16 +87,19 @@ class View:
 
     def _upsampled(self, name: str, outputs: Outputs) -> Tensor:
         if name not in self.derived:
-            self.derived[name] = upsample(outputs.logits, self.labels)
+            self.derived[name] = upsample(outputs, self.labels)
         return self.derived[name]
 
 
 def in_float32(outputs: Outputs) -> Outputs:
     """Outputs of a network that ran in a shorter type, as the losses want them."""
-    return Outputs(outputs.logits.float(), outputs.embedding.float(), [stage.float() for stage in outputs.stages])
+    stages = [stage.float() for stage in outputs.stages]
+    return outputs._replace(logits=outputs.logits.float(), embedding=outputs.embedding.float(), stages=stages)
 
 
-def upsample(logits: Tensor, like: Tensor) -> Tensor:
-    """Bilinear interpolation of (B, C, h, w) to the last two axes of ``like``."""
-    size = like.shape[-2:]
-    return logits if logits.shape[-2:] == size else F.interpolate(logits, size=size, mode="bilinear")
+def upsample(outputs: Outputs, like: Tensor) -> Tensor:
+    """The logits (B, C, h, w), bilinearly interpolated to the last two axes of ``like``."""
+    logits, size = outputs.logits, like.shape[-2:]
+    if logits.shape[-2:] == size:
+        return logits
+    return F.interpolate(logits, size=size, mode="bilinear", align_corners=outputs.align_corners)

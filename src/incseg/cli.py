@@ -3,6 +3,7 @@
 import inspect
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,9 +13,11 @@ import yaml
 from rich.console import Console
 
 import incseg
-from incseg.errors import InputError, TrainingError
+from incseg.errors import IncompleteError, InputError, TrainingError
 
 RunFolder = Annotated[Path, tyro.conf.arg(metavar="RUN")]
+ModelPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
+OptionalStep = Annotated[int | None, tyro.conf.arg(metavar="K", help_behavior_hint="(default: the last)")]
 OptionalFolder = Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")]
 Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME...", help_behavior_hint="")]
 
@@ -148,6 +151,164 @@ def reproduce(
         reproduce_table(plan, out, Console())
 
 
+def import_model(
+    checkpoint: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")],
+    classes: Annotated[Path, tyro.conf.arg(metavar="FILE")],
+    out: Annotated[Path, tyro.conf.arg(metavar="DIR")],
+    kind: Annotated[str | None, tyro.conf.arg(metavar="KIND", help_behavior_hint="")] = None,
+    encoder: str = "resnet34",
+    mean: Annotated[tuple[float, ...], tyro.conf.arg(help_behavior_hint="(default: ImageNet's)")] = (),
+    std: Annotated[tuple[float, ...], tyro.conf.arg(help_behavior_hint="(default: ImageNet's)")] = (),
+) -> None:
+    """Take over a model trained elsewhere: any smp model, torchvision's deeplabv3 and fcn.
+
+    The result says what the original says (that is checked), and can be extended, used and exported like any other.
+
+    Examples: incseg import deeplab.pth --kind torchvision:deeplabv3_resnet50 --classes classes.txt --out models/mine;
+    incseg import unet.pth --kind smp:unet --encoder resnet18 --classes classes.txt --out models/mine
+
+    Args:
+        checkpoint: weights by name (.pth or .safetensors), or a folder written by smp's save_pretrained.
+        classes: text file with the names of its channels, one per line, background first.
+        out: folder of the result.
+        kind: smp:DECODER or torchvision:NAME; a folder of save_pretrained needs none.
+        encoder: encoder of an smp model.
+        mean: what images, scaled to 0 … 1, are normalised with.
+        std: likewise.
+    """
+    from incseg.data.source import read_lines
+    from incseg.deploy.adapters import read_checkpoint
+    from incseg.deploy.model_card import write_card
+    from incseg.files import usable_folder
+
+    usable_folder(out)
+    model = read_checkpoint(checkpoint, kind, encoder, read_lines(classes), mean or None, std or None)
+    model.save(out / "model.safetensors")
+    write_card(model, out)
+    said = f"{out} is written and says what {checkpoint} says: {len(model.classes) - 1} classes and background."
+    Console().print(said, highlight=False, soft_wrap=True)
+
+
+def predict(
+    model: ModelPath,
+    images: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES")],
+    out: Path = Path("predictions"),
+    step: OptionalStep = None,
+    device: str = "auto",
+    batch_size: int = 8,
+    tile: int = 1024,
+) -> None:
+    """Segment images: for each an overlay, an index PNG and a JSON with the area of every class.
+
+    A file that cannot be read is named and left out; the exit code is 1 then.
+
+    Args:
+        model: folder of a run, a step-K folder, or a .safetensors file.
+        images: files, folders (with what lies below) or patterns such as 'photos/**/*.jpg'.
+        out: folder for the results.
+        step: which step of a run.
+        device: auto, cpu, cuda or mps.
+        batch_size: images that go through the network together, if they are of one size.
+        tile: images with a longer side are segmented in tiles of this size.
+    """
+    from incseg.deploy.model import open_model
+    from incseg.deploy.predict import predict_files
+
+    predict_files(open_model(model, step, device), images, out, batch_size=batch_size, tile=tile, console=Console())
+
+
+def extend(
+    model: ModelPath,
+    data: Annotated[Path, tyro.conf.arg(metavar="DIR")],
+    out: Annotated[Path, tyro.conf.arg(metavar="DIR")],
+    method: Annotated[str, tyro.conf.arg(metavar="METHOD")] = "mib+ucd",
+    validation: OptionalFolder = None,
+    step: OptionalStep = None,
+    seed: int = 42,
+    settings: tyro.conf.Suppress[dict[str, Any] | None] = None,
+) -> None:
+    """Teach a trained model new classes from images and masks of only those; no old data needed.
+
+    Epochs, batch, crop and learning rate follow from the data's size and the model's past; any can be set, as with
+    'incseg train': --optim.epochs 20. Killed, it goes on where it was when run again. The result is the folder of a
+    run, for 'predict', 'export', 'serve', 'report', 'eval' and a further 'extend', with a MODEL_CARD.md.
+
+    Args:
+        model: folder of a run, a step-K folder, or a .safetensors file.
+        data: folder with images/, masks/ (0: not a new class) and classes.txt (background, then the new classes).
+        out: folder of the result.
+        method: a method or a sum of methods; 'incseg list methods' shows them.
+        validation: folder like DATA that labels old or new classes, to measure them; else only new ones are measured.
+        step: which step of a run.
+        seed: every random choice follows from it.
+        settings: the dotted settings, which main() reads.
+    """
+    from incseg.deploy.extend import before_and_after
+    from incseg.deploy.extend import extend as extend_model
+    from incseg.deploy.model import open_model
+
+    console = Console()
+    given = open_model(model, step, "cpu")
+    extend_model(given, data, out, method=method, validation=validation, seed=seed, settings=settings, console=console)
+    if _speaks_for_all():
+        table = before_and_after(out)
+        console.print(replace(table, note="").for_terminal())
+        if table.note:  # a sentence, which would be squeezed below a narrow table
+            console.print(table.note, highlight=False)
+        console.print(f"model: {out}, described in {out / 'MODEL_CARD.md'}", highlight=False, soft_wrap=True)
+
+
+def export(
+    model: ModelPath,
+    out: Path = Path("model.onnx"),
+    format: Annotated[Literal["onnx", "pt2"] | None, tyro.conf.arg(help_behavior_hint="(default: by --out)")] = None,
+    step: OptionalStep = None,
+) -> None:
+    """Write a model for other runtimes: ONNX, or PyTorch's own exported program (pt2).
+
+    Batch and image size stay open, the class names are in the file. What was written is run on images of several sizes
+    and compared with PyTorch before it counts as done.
+
+    Args:
+        model: folder of a run, a step-K folder, or a .safetensors file.
+        out: the file to write.
+        format: onnx or pt2.
+        step: which step of a run.
+    """
+    from incseg.deploy.export import export as write
+    from incseg.deploy.model import open_model
+
+    difference = write(open_model(model, step, "cpu"), out, format)
+    said = f"{out} is written and says what PyTorch says: logits differ by at most {difference:.1e}."
+    Console().print(said, highlight=False, soft_wrap=True)
+
+
+def serve(
+    models: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
+    host: str = "127.0.0.1",
+    port: Annotated[
+        int | None, tyro.conf.arg(metavar="PORT", help_behavior_hint="(default: the first free of 7860 …)")
+    ] = None,
+    device: str = "auto",
+) -> None:
+    """Show models on a local page: drop an image, switch classes on and off, compare the steps.
+
+    All finished steps of a run can be chosen from; several models can be compared, as in
+    'incseg serve runs/mine runs/bigger'. Needs the extra: pip install 'incseg[serve]'.
+
+    Args:
+        models: folders of runs, step-K folders, or .safetensors files.
+        host: address to listen at; other machines reach the page only if you give one of yours, such as 0.0.0.0.
+        port: port to listen at.
+        device: auto, cpu, cuda or mps.
+    """
+    from incseg.deploy.serve import serve as open_page
+
+    if not models:
+        raise InputError("name at least one model: incseg serve MODEL.")
+    open_page(models, host, port, device)
+
+
 def show_list(what: tyro.conf.Positional[Literal["methods", "protocols", "recipes", "settings", "tables"]]) -> None:
     """What there is to choose from.
 
@@ -204,6 +365,11 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "eval": evaluate,
     "report": report,
     "reproduce": reproduce,
+    "extend": extend,
+    "import": import_model,
+    "predict": predict,
+    "export": export,
+    "serve": serve,
     "list": show_list,
     "bench": bench,
     "data": data,
@@ -213,15 +379,18 @@ COMMANDS: dict[str, Callable[..., None]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point: 0 done, 1 failed, 2 the input was wrong."""
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
+    plain: list[str] = []
     try:
         plain, settings = _split_settings(list(sys.argv[1:] if arguments is None else arguments))
         _run(plain or ["--help"], settings)
-    except (InputError, TrainingError) as error:
+    except (InputError, TrainingError, IncompleteError) as error:
         if _speaks_for_all():
             errors.print(f"incseg: {error}", markup=False)
         return 2 if isinstance(error, InputError) else 1
     except KeyboardInterrupt:
-        errors.print("incseg: interrupted; run the same command again to go on from the last checkpoint.")
+        goes_on = plain[:1] in (["demo"], ["train"], ["extend"], ["reproduce"])
+        hint = "; run the same command again to go on from the last checkpoint" if goes_on else ""
+        errors.print(f"incseg: interrupted{hint}.")
         return 1
     return 0
 

@@ -49,7 +49,12 @@ class DataConfig(Section):
     score_on: Literal["seen", "all"] = "seen"
     """Validation images scored after a step: those that show a class seen so far (as the reference), or all."""
 
-    @field_validator("root", "splits")
+    known: tuple[str, ...] | None = None
+    """What a given model knows already, background first; 'incseg extend' sets it."""
+    validation: Path | None = None
+    """A second folder to be scored on, its classes matched by name; 'incseg extend' sets it."""
+
+    @field_validator("root", "splits", "validation")
     @classmethod
     def _from_anywhere(cls, path: Path | None) -> Path | None:
         """A run can be taken up from another folder, and by another spelling of the same path."""

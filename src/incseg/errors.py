@@ -12,6 +12,10 @@ class TrainingError(Exception):
     """Training cannot go on; the message says why and what may help. Exit code 1, no traceback."""
 
 
+class IncompleteError(Exception):
+    """Some of what was asked for could not be done, the rest is; the message says what. Exit code 1, no traceback."""
+
+
 def closest(given: str, accepted: Iterable[str]) -> str:
     """A hint for a misspelt name: ``" Did you mean 'mib'?"``, or nothing when nothing is close."""
     matches = difflib.get_close_matches(given, list(accepted), n=1)

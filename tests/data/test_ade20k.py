@@ -77,7 +77,7 @@ def test_labels_are_channels_in_order_b(root: Path) -> None:
 def test_scored_as_in_ucd_and_as_in_mib(root: Path) -> None:
     def scored(**data: str) -> list[int]:
         lessons = build_curriculum(recipe(root, "ade20k/100-50/overlapped", **data))
-        labels: list[int] = lessons.scored_images(lessons.steps[0])[0].labels[0, ::2].tolist()
+        labels: list[int] = lessons.scored_images(lessons.steps[0])[0][0].labels[0, ::2].tolist()
         return labels
 
     assert scored() == [0, 1, 60, 0]
@@ -112,5 +112,5 @@ def test_one_image_per_step_in_the_disjoint_setting(tmp_path: Path) -> None:
     scenes = {f"{i:03d}": [0, *sorted(generator.choice(150, 40, replace=False) + 1)] for i in range(60)}
     root = write_ade20k(tmp_path, {**scenes, "060": [0]}, VAL_SCENES)
     lists = build_curriculum(recipe(root, "ade20k/100-50/disjoint")).indices
-    assert sorted(lists[0] + lists[1]) == list(range(60))
+    assert sorted([*lists[0], *lists[1]]) == list(range(60))
     assert len(lists[0]) > len(lists[1]) > 10

@@ -60,7 +60,7 @@ def test_labels_as_in_ucd_and_as_in_cityscapes(root: Path) -> None:
     def labels(**data: str) -> tuple[list[int], list[int]]:
         lessons = build_curriculum(recipe(root, "cityscapes/13-6/overlapped", **data))
         learnt = lessons.training_images(lessons.steps[1], 32).table[lessons.source.train.mask(0).long()]
-        scored = lessons.scored_images(lessons.steps[0])[0].labels
+        scored = lessons.scored_images(lessons.steps[0])[0][0].labels
         return learnt[0, ::2].tolist(), scored[0, ::2].tolist()
 
     assert labels() == ([0, 14, 0], [1, 255, 0, 11])  # void is background; cars, still to come, are not scored

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from incseg.data import open_source
-from incseg.data.curriculum import Curriculum, LabelPolicy
+from incseg.data.curriculum import LabelPolicy, ProtocolCurriculum
 from incseg.data.palette import index_image
 from incseg.errors import InputError
 from incseg.protocol import Protocol
 from samples import write_folder
 
 
-def curriculum(root: Path, task: str = "folder/2-2/overlapped", **options: object) -> Curriculum:
-    return Curriculum(open_source("folder", root), Protocol.parse(task), **options)  # type: ignore[arg-type]  # options
+def curriculum(root: Path, task: str = "folder/2-2/overlapped", **options: object) -> ProtocolCurriculum:
+    return ProtocolCurriculum(open_source("folder", root), Protocol.parse(task), **options)  # type: ignore[arg-type]  # options
 
 
 def test_joint_training_gathers_the_images_of_all_steps(tiny_folder: Path) -> None:
@@ -34,8 +34,8 @@ def test_all_validation_images_may_be_scored(tmp_path: Path) -> None:
     index_image(np.zeros((64, 64), np.uint8)).save(root / "masks" / "015.png")
     lessons = curriculum(root)
     everything = curriculum(root, policy=LabelPolicy(score_on_all=True))
-    assert len(everything.scored_images(everything.steps[1])) == 4
-    assert len(lessons.scored_images(lessons.steps[1])) == 3
+    assert len(everything.scored_images(everything.steps[1])[0]) == 4
+    assert len(lessons.scored_images(lessons.steps[1])[0]) == 3
 
 
 def test_pictured_images_are_the_same_at_every_step(tiny_folder: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from incseg import cli
 from incseg.data import open_source
-from incseg.data.curriculum import Curriculum
+from incseg.data.curriculum import ProtocolCurriculum
 from incseg.data.palette import index_image
 from incseg.errors import InputError
 from incseg.protocol import Protocol
@@ -32,7 +32,8 @@ def lists(tmp_path: Path) -> Path:
 
 
 def indices(root: Path, lists: Path | None) -> list[list[int]]:
-    return Curriculum(open_source("folder", root), Protocol.parse(PROTOCOL), lists=lists).indices
+    found = ProtocolCurriculum(open_source("folder", root), Protocol.parse(PROTOCOL), lists=lists).indices
+    return [list(step) for step in found]
 
 
 def test_arrays_of_indices_as_published(root: Path, lists: Path) -> None:

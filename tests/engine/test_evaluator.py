@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from incseg.config import load_recipe
+from incseg.data.curriculum import ProtocolCurriculum
 from incseg.data.loader import scoring_loader
 from incseg.engine.build import build_curriculum
 from incseg.engine.evaluator import score
@@ -60,8 +61,9 @@ def test_scores_of_whole_images_by_hand(
 ) -> None:
     lessons = build_curriculum(load_recipe("cityscapes/13-6", {"data": {"root": root, **settings}}))
     step = lessons.steps[0]
-    loader = scoring_loader(lessons.scored_images(step), batch_size=2, workers=0)
-    confusion = score(cast(Segmenter, SeesRoad()), loader, step.num_classes, torch.device("cpu"))
+    (scored,) = lessons.scored_images(step)
+    loader = scoring_loader(scored, batch_size=2, workers=0)
+    confusion = score(cast(Segmenter, SeesRoad()), loader, torch.arange(step.num_classes), torch.device("cpu"))
     entry = step_entry(step, lessons.classes[:14], 1, confusion)
     assert entry["iou"]["road"] == road
     assert entry["iou"]["sky"] == 0
@@ -75,14 +77,15 @@ def test_scores_of_the_papers_crop_by_hand(root: Path) -> None:
     """All images are 4 high, so that a crop of 4 resizes nothing; the first, 8 wide, keeps half a road and the sky."""
     config = load_recipe("cityscapes/13-6", {"data": {"root": root, "scoring": "paper"}})
     lessons = build_curriculum(config)
+    assert isinstance(lessons, ProtocolCurriculum)
     assert lessons.scored_crop is not None
     assert lessons.scored_crop.size == 512
     lessons.scored_crop.size = 4
     step = lessons.steps[0]
-    sizes = {tuple(sample.labels.shape) for sample in (lessons.scored_images(step)[i] for i in range(2))}
-    assert sizes == {(4, 4)}
-    loader = scoring_loader(lessons.scored_images(step), batch_size=2, workers=0)
-    confusion = score(cast(Segmenter, SeesRoad()), loader, step.num_classes, torch.device("cpu"))
+    (scored,) = lessons.scored_images(step)
+    assert {tuple(scored[i].labels.shape) for i in range(2)} == {(4, 4)}
+    loader = scoring_loader(scored, batch_size=2, workers=0)
+    confusion = score(cast(Segmenter, SeesRoad()), loader, torch.arange(step.num_classes), torch.device("cpu"))
     # Columns 2 to 5 of the first: one stripe of road, one of sky; the second whole: one of void, one of road.
     assert confusion[1, 1] == 16
     assert confusion[11, 1] == 8

@@ -18,7 +18,7 @@ from incseg.engine.trainer import Schedule, Trainer
 from incseg.errors import InputError, TrainingError
 from incseg.methods import Context, Part, method_names, registry
 from incseg.models import Architecture, Segmenter
-from incseg.models.storage import load_model
+from incseg.models.storage import describe_model, load_model
 from incseg.protocol import steps
 
 MakeConfig = Callable[..., RunConfig]
@@ -197,7 +197,12 @@ def test_methods_share_a_first_step(quick_config: MakeConfig, tmp_path: Path) ->
     train(quick_config("mib+ucd"), tmp_path / "own")
     train(quick_config("ft"), tmp_path / "ft")
     train(quick_config("mib+ucd"), tmp_path / "shared", first_step=tmp_path / "ft")
-    assert bytes_of(tmp_path / "own") == bytes_of(tmp_path / "shared")
+    assert bytes_of(tmp_path / "own")[0] == bytes_of(tmp_path / "shared")[0]
+    files = [tmp_path / name / "step-1" / "model.safetensors" for name in ("own", "shared")]
+    own, shared = map(load_file, files)
+    assert all(torch.equal(own[name], shared[name]) for name in own)
+    learnt_by = [[record["method"] for record in describe_model(file).history] for file in files]
+    assert learnt_by == [["mib+ucd", "mib+ucd"], ["ft", "mib+ucd"]]
 
 
 def test_tasks_that_begin_alike_share_a_first_step(quick_config: MakeConfig, tmp_path: Path) -> None:

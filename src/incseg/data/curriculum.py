@@ -1,5 +1,6 @@
-"""A dataset under a protocol: for every step, what may be learnt from and what is scored."""
+"""What is learnt when: for every step, the images to learn from, their labels, and what is scored."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,8 +37,55 @@ class LabelPolicy:
     score_on_all: bool = False
 
 
-class Curriculum:
-    """The steps of a protocol on a source, with the images and labels of each."""
+class Curriculum(ABC):
+    """Steps, with the images and labels of each."""
+
+    source: Source
+    steps: list[Step]
+    classes: tuple[str, ...]
+    """The name of every channel, background first."""
+    protocol: Protocol
+    indices: Sequence[Sequence[int]]
+    """Per step, the training images it learns from, by their number in the dataset."""
+
+    @abstractmethod
+    def training_images(self, step: Step, crop_size: int, *, keep_old: bool = False) -> TrainingImages:
+        """What a step learns from; with ``keep_old`` also all images of earlier steps, under all labels seen so far."""
+
+    @abstractmethod
+    def training_table(self, step: Step, *, keep_old: bool = False) -> Tensor:
+        """(256,) dataset id → channel, as a step learns it."""
+
+    @abstractmethod
+    def shown(self, step: Step) -> dict[int, frozenset[int]]:
+        """Training image → the step's new channels it shows, for the images the step learns from."""
+
+    @abstractmethod
+    def scored_images(self, step: Step) -> list[ScoredImages]:
+        """What is scored after a step: collections that may differ in which classes their masks label."""
+
+    @abstractmethod
+    def pictured_images(self, step: Step, number: int) -> tuple[list[str], ScoredImages]:
+        """The validation images that show the most classes, the same at every step, to look at, and their names."""
+
+    def describe(self) -> dict[str, Any]:
+        """Which images each step learns from, by name and by index, ready to be written as JSON."""
+        return {
+            "protocol": str(self.protocol),
+            "steps": [
+                {
+                    "step": step.index,
+                    "classes": [self.classes[channel] for channel in step.new],
+                    "images": [self.source.train.ids[index] for index in indices],
+                    "indices": list(indices),
+                }
+                for step, indices in zip(self.steps, self.indices, strict=True)
+            ],
+        }
+
+
+class ProtocolCurriculum(Curriculum):
+    """The steps of a protocol on a dataset that labels all its classes."""
 
     def __init__(
         self,
@@ -62,54 +110,39 @@ class Curriculum:
             self._require_images(step)
 
     def training_images(self, step: Step, crop_size: int, *, keep_old: bool = False) -> TrainingImages:
-        """What a step learns from; with ``keep_old`` also all images of earlier steps, under all labels seen so far."""
+        """By the protocol's rule, or as listed."""
         lists = self.indices[: step.index + 1] if keep_old else [self.indices[step.index]]
         chosen = sorted({index for indices in lists for index in indices})
         table = self.training_table(step, keep_old=keep_old)
         return TrainingImages(self.source.train, chosen, table, TrainingTransform(crop_size))
 
-    def describe(self) -> dict[str, Any]:
-        """Which images each step learns from, by name and by index, ready to be written as JSON."""
-        return {
-            "protocol": str(self.protocol),
-            "steps": [
-                {
-                    "step": step.index,
-                    "classes": [self.classes[channel] for channel in step.new],
-                    "images": [self.source.train.ids[index] for index in indices],
-                    "indices": indices,
-                }
-                for step, indices in zip(self.steps, self.indices, strict=True)
-            ],
-        }
-
     def training_table(self, step: Step, *, keep_old: bool = False) -> Tensor:
-        """Dataset id → channel, as a step learns it."""
+        """Only the step's classes are labelled, or with ``keep_old`` all seen so far."""
         return training_table(step, self.order, self.policy.void, keep_old=keep_old)
 
     def shown(self, step: Step) -> dict[int, frozenset[int]]:
-        """Training image → the step's new channels it shows, for the images the step learns from."""
+        """From the scan of the masks."""
         channels = {self.order[channel]: channel for channel in step.new}
         return {
             i: frozenset(channels[c] for c in self._train_presence[i] if c in channels)
             for i in self.indices[step.index]
         }
 
-    def scored_images(self, step: Step) -> ScoredImages:
-        """What is scored after a step."""
+    def scored_images(self, step: Step) -> list[ScoredImages]:
+        """Validation images that show a class seen so far, or all."""
         everything = list(range(len(self.source.val)))
         indices = everything if self.policy.score_on_all else scored_images(self._val_presence, step, self.order)
-        return self._scored(step, indices)
+        return [self._scored(step, indices)]
 
     def pictured_images(self, step: Step, number: int) -> tuple[list[str], ScoredImages]:
-        """The validation images that show the most classes, the same at every step, to look at."""
+        """From the scan of the masks."""
         crowded = sorted(range(len(self.source.val)), key=lambda i: (-len(self._val_presence[i]), i))[:number]
         return [self.source.val.ids[i] for i in crowded], self._scored(step, crowded)
 
     def _scored(self, step: Step, indices: Sequence[int]) -> ScoredImages:
         policy = self.policy
         table = scoring_table(step, self.order, policy.future, policy.scored_void, policy.background)
-        return ScoredImages(self.source.val, indices, table, self.scored_crop)
+        return ScoredImages(self.source.val, indices, table, crop=self.scored_crop)
 
     def _by_rule(self) -> list[list[int]]:
         setting, disjoint = self.protocol.setting, self.source.disjoint

@@ -70,14 +70,19 @@ class Stream:
 
     @property
     def per_epoch(self) -> int:
-        """Whole batches only, as in the reference recipes, but at least one."""
-        return max(1, self.images // self.size)
+        """Batches until the images are shuffled anew."""
+        return batches_per_epoch(self.images, self.size)
 
     def batch(self, number: int) -> list[int]:
         """The images of any batch."""
         epoch, place = divmod(number, self.per_epoch)
         chosen = _shuffle(self.images, self.size, seed_from(self.seed, "shuffle", epoch))
         return [self.first + i for i in chosen[place * self.size : (place + 1) * self.size].tolist()]
+
+
+def batches_per_epoch(images: int, batch_size: int) -> int:
+    """Whole batches only, as in the reference recipes, but at least one."""
+    return max(1, images // batch_size)
 
 
 @lru_cache(maxsize=4)
@@ -163,11 +168,16 @@ def training_loader(images: TrainingSet, addresses: BatchAddresses, workers: int
 
 @dataclass(frozen=True)
 class ScoredImages(Dataset[Batch]):
-    """Validation images under the labels they are scored with, at their own size or all cut alike."""
+    """Validation images under the labels they are scored with, at their own size or all cut alike.
+
+    ``labelled`` are the channels that their masks show wherever they are; None: all. A prediction of any other channel
+    cannot be judged on these images, and counts as background, as their masks have it.
+    """
 
     split: Split
     indices: Sequence[int]
     table: Tensor
+    labelled: Sequence[int] | None = None
     crop: CentreCrop | None = None
 
     def __len__(self) -> int:
@@ -177,6 +187,13 @@ class ScoredImages(Dataset[Batch]):
         index = self.indices[position]
         image, labels = self.split.image(index), self.table[self.split.mask(index).long()]
         return Batch(*((image, labels) if self.crop is None else self.crop(image, labels)))
+
+    def judged_as(self, num_classes: int) -> Tensor:
+        """(C,) the channel as which a prediction of each channel is judged."""
+        channels = torch.arange(num_classes)
+        if self.labelled is None:
+            return channels
+        return channels.where(torch.isin(channels, torch.tensor(self.labelled)), BACKGROUND)
 
 
 def group_by_size(samples: Sequence[Batch]) -> list[Batch]:

@@ -1,5 +1,6 @@
 """From a configuration to a trainer: the one place below the command line that reads it."""
 
+import copy
 import os
 import platform
 from pathlib import Path
@@ -14,10 +15,11 @@ import incseg
 from incseg import methods
 from incseg.config import RunConfig, differing_setting, flat_settings, from_yaml, to_yaml
 from incseg.data import open_source
-from incseg.data.curriculum import Curriculum, LabelPolicy
+from incseg.data.curriculum import Curriculum, LabelPolicy, ProtocolCurriculum
+from incseg.data.extension import Extension
 from incseg.data.transforms import CentreCrop
 from incseg.engine.checkpoint import RunFolder
-from incseg.engine.first_step import check_first_step, copy_first_step
+from incseg.engine.first_step import GivenModel, check_first_step, check_given_model, copy_first_step
 from incseg.engine.journal import Journal
 from incseg.engine.loggers import require_packages
 from incseg.engine.trainer import Habits, Schedule, Trainer
@@ -53,12 +55,23 @@ def launch(config: RunConfig) -> Fabric:
 
 
 def train(
-    config: RunConfig, out: Path, first_step: Path | None = None, console: Console | None = None
+    config: RunConfig,
+    out: Path,
+    first_step: Path | None = None,
+    console: Console | None = None,
+    given: GivenModel | None = None,
 ) -> dict[str, Any]:
-    """Run a configuration in a folder, or finish what an earlier call began there; returns the result."""
+    """Run a configuration in a folder, or finish what an earlier call began there; returns the result.
+
+    Step 0 may come from another run (``first_step``), or be a model that was learnt anywhere (``given``).
+    """
     _check(config, out)
+    if given is None and (config.data.known or config.data.validation):
+        raise InputError(
+            "data.known and data.validation belong to 'incseg extend': a run that begins anew has neither."
+        )
     fabric = launch(config)
-    trainer = build(config, out, fabric, console)
+    trainer = build(config, out, fabric, console, given)
     if first_step is not None:
         check_first_step(first_step, config, trainer.method, trainer.curriculum)
     if fabric.is_global_zero:
@@ -77,17 +90,28 @@ def train(
             torch.distributed.destroy_process_group()
 
 
-def build(config: RunConfig, out: Path, fabric: Fabric, console: Console | None = None) -> Trainer:
+def build(
+    config: RunConfig, out: Path, fabric: Fabric, console: Console | None = None, given: GivenModel | None = None
+) -> Trainer:
     """Assemble everything a run needs; whatever is wrong with the input is found here, before training starts."""
     curriculum = build_curriculum(config, console if fabric.is_global_zero else None)
     method = methods.parse(config.method, config.settings)
     method.check(curriculum.steps, curriculum.classes)
+    if given is None:
+        student = _student(config, curriculum.steps[0].num_classes, pretrained=not RunFolder(out).has_begun)
+    else:
+        check_given_model(given, RunFolder(out), method)
+        student = copy.deepcopy(given.segmenter).cpu()
+        method.load_memory(dict(given.memory))
+    _try_out(student, config.data.crop_size)
     header = run_header(config, fabric)
     return Trainer(
         fabric=fabric,
         curriculum=curriculum,
         method=method,
-        student=_student(config, curriculum.steps[0].num_classes, pretrained=not RunFolder(out).has_begun),
+        student=student,
+        first_step_given=given is not None,
+        history=given.history if given is not None else (),
         schedule=Schedule(crop_size=config.data.crop_size, **config.optim.model_dump()),
         habits=Habits(
             workers=min(config.data.workers, os.cpu_count() or 1),
@@ -118,7 +142,10 @@ def build_curriculum(config: RunConfig, console: Console | None = None) -> Curri
             console.print(f"reading which classes each mask shows: {done} of {total}", highlight=False)
 
     data, protocol = config.data, Protocol.parse(config.protocol)
-    return Curriculum(
+    if config.data.known is not None:
+        source = open_source(protocol.dataset, config.data.root)
+        return Extension(config.data.known, source, config.data.validation, config.data.void, progress)
+    return ProtocolCurriculum(
         open_source(protocol.dataset, data.root),
         protocol,
         wanted_order=data.class_order,
@@ -159,7 +186,6 @@ def _student(config: RunConfig, num_classes: int, *, pretrained: bool) -> Segmen
     )
     student = Segmenter(architecture, [num_classes])
     load_encoder(student, model.weights if pretrained else "none")
-    _try_out(student, config.data.crop_size)
     return student
 
 

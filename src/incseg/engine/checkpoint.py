@@ -78,15 +78,21 @@ class RunFolder:
         save_file(
             {k: v.detach().cpu().contiguous() for k, v in memory.items()}, self.step(index) / "memory.safetensors"
         )
-        write_json(self.step(index) / "scores.json", scores)
+        write_json(self._scores(index), scores)
         self._checkpoint.unlink(missing_ok=True)
+
+    def completed(self, index: int) -> bool:
+        """Whether a step is done."""
+        return self._scores(index).exists()
 
     def completed_step(self, index: int) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """What the method remembered and the scores of a step that is done, or None."""
-        scores = self.step(index) / "scores.json"
-        if not scores.exists():
+        if not self.completed(index):
             return None
-        return load_file(self.step(index) / "memory.safetensors"), json.loads(scores.read_text())
+        return load_file(self.step(index) / "memory.safetensors"), json.loads(self._scores(index).read_text())
+
+    def _scores(self, index: int) -> Path:
+        return self.step(index) / "scores.json"
 
     @property
     def _checkpoint(self) -> Path:

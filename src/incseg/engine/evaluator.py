@@ -16,13 +16,17 @@ from incseg.metrics import confusion_matrix
 from incseg.models import Segmenter
 
 
-def score(segmenter: Segmenter, loader: Iterable[list[Batch]], num_classes: int, device: torch.device) -> Tensor:
-    """(C, C) int64 confusion counts on ``device``; the segmenter is put into evaluation mode."""
+def score(segmenter: Segmenter, loader: Iterable[list[Batch]], judged_as: Tensor, device: torch.device) -> Tensor:
+    """(C, C) int64 confusion counts on ``device``; the segmenter is put into evaluation mode.
+
+    ``judged_as`` says as which channel a prediction of each channel counts; see :class:`ScoredImages`.
+    """
     segmenter.eval()
+    num_classes, judged_as = len(judged_as), judged_as.to(device)
     total = torch.zeros(num_classes, num_classes, dtype=torch.int64, device=device)
     for batches in loader:
         for images, labels, _ in batches:
-            predictions = segmenter.segment(images.to(device)).argmax(dim=1)
+            predictions = judged_as[segmenter.segment(images.to(device)).argmax(dim=1)]
             total += confusion_matrix(labels.to(device), predictions, num_classes)
     return total
 

@@ -1,10 +1,14 @@
-"""Sharing step 0: methods that learn it alike need it learnt only once."""
+"""A step 0 that is there already: learnt by another run, or a model given from anywhere."""
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from incseg.config import RunConfig, differing_setting, flat_settings, from_yaml
 from incseg.data.curriculum import Curriculum
@@ -12,6 +16,8 @@ from incseg.engine.checkpoint import RunFolder
 from incseg.errors import InputError
 from incseg.files import replacing
 from incseg.methods import Method, parse
+from incseg.models import Segmenter
+from incseg.models.storage import Record, load_model
 from incseg.protocol import Protocol, Setting
 
 OF_LATER_STEPS = ("method", "settings.")  # no difference to step 0 but by what the method makes of it
@@ -69,3 +75,32 @@ def copy_first_step(source: Path, folder: RunFolder) -> None:
     shared = [line for line in lines if json.loads(line)["step"] == "step 0"]
     with replacing(folder.metrics) as temporary:
         temporary.write_text("".join(f"{line}\n" for line in shared), encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class GivenModel:
+    """A trained network that is to learn more, with what its method may remember of how it was trained."""
+
+    segmenter: Segmenter
+    history: Sequence[Record] = ()
+    memory: Mapping[str, Tensor] = field(default_factory=dict)
+    remembered_by: str = ""
+    """What distinguished its training from plain cross-entropy; see :attr:`Method.first_step`."""
+
+
+def check_given_model(given: GivenModel, folder: RunFolder, method: Method) -> None:
+    """Refuse a method that cannot go on from this model, and a folder in which another model was begun with."""
+    if method.keeps_data:
+        raise InputError(f"'{method.name}' learns from the data of all steps, and of a given model's there is none.")
+    if method.first_step not in ("", given.remembered_by):
+        raise InputError(
+            f"'{method.name}' goes on from what it remembers of earlier training, and the model has none of that: give "
+            "the folder of a run trained with it, or use another method, for example mib+ucd."
+        )
+    if folder.completed(0):
+        there = load_model(folder.model(0))[0].state_dict()
+        here = given.segmenter.state_dict()
+        if there.keys() != here.keys() or not all(torch.equal(there[name], here[name].cpu()) for name in there):
+            raise InputError(
+                f"{folder.path} was begun with another model: choose another --out, or delete that folder."
+            )

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from incseg.config import RunConfig, from_yaml
 from incseg.data.loader import scoring_loader
 from incseg.engine.build import build_curriculum, launch, run_header
@@ -34,8 +36,10 @@ def _rescore(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
         if done is None:
             break
         segmenter, classes = load_model(folder.model(step.index), fabric.device)
-        loader = scoring_loader(curriculum.scored_images(step), config.engine.score_batch_size, config.data.workers)
-        confusion = score(segmenter, loader, step.num_classes, fabric.device)
+        confusion = torch.zeros(step.num_classes, step.num_classes, dtype=torch.int64, device=fabric.device)
+        for images in curriculum.scored_images(step):
+            loader = scoring_loader(images, config.engine.score_batch_size, config.data.workers)
+            confusion += score(segmenter, loader, images.judged_as(step.num_classes), fabric.device)
         entries.append(step_entry(step, classes, done[1]["training_images"], confusion.cpu()))
     if not entries:
         raise InputError(f"{folder.path} has no finished step to score.")

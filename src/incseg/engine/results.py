@@ -22,6 +22,18 @@ def step_entry(step: Step, classes: Sequence[str], images: int, confusion: Tenso
     }
 
 
+def history_record(header: Mapping[str, Any], entry: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What a model remembers of a step it has learnt: classes, method, data, how it was trained, and its scores.
+
+    Args:
+        header: the head of ``result.json``.
+        entry: the scores of the step.
+        facts: name and validation images of the data, and the schedule.
+    """
+    kept = {name: entry[name] for name in ("new_classes", "training_images", "miou", "iou")}
+    return {**kept, "method": header["method"], "seed": header["seed"], **facts, **header["environment"]}
+
+
 def run_result(
     header: Mapping[str, Any], classes: Sequence[str], entries: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 import copy
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 import torch
@@ -19,11 +19,11 @@ from incseg.data.loader import BatchAddresses, TrainingSet, scoring_loader, trai
 from incseg.engine.checkpoint import Progress, RunFolder, write_json
 from incseg.engine.evaluator import save_pictures, score
 from incseg.engine.journal import Journal
-from incseg.engine.results import run_result, step_entry
+from incseg.engine.results import history_record, run_result, step_entry
 from incseg.errors import TrainingError
 from incseg.methods import Context, Method
 from incseg.models import Segmenter
-from incseg.models.storage import load_model, save_model
+from incseg.models.storage import Record, describe_model, load_model, save_model
 from incseg.protocol import Step
 from incseg.seeding import seed_from
 
@@ -113,6 +113,10 @@ class Trainer:
     journal: Journal
     seed: int
     header: Mapping[str, Any]
+    first_step_given: bool = False
+    """The student comes with the classes of step 0 already learnt elsewhere: it is only scored."""
+    history: Sequence[Record] = ()
+    """What the student has learnt so far, step by step; travels with every saved model."""
 
     def run(self) -> dict[str, Any]:
         """Learn, score and record every step that is not yet done; return the result."""
@@ -127,6 +131,7 @@ class Trainer:
                 self._remember(memory)
                 self.student, _ = load_model(self.folder.model(step.index))
                 self.journal.remember_score(step.index, entry["miou"])
+                self.history = describe_model(self.folder.model(step.index)).history
                 entries.append(entry)
             result = run_result(self.header, self.curriculum.classes[: step.num_classes], entries)
             if self.fabric.is_global_zero:
@@ -134,9 +139,14 @@ class Trainer:
         return result
 
     def _take_step(self, step: Step) -> dict[str, Any]:
-        lesson = self.prepare(step)
-        self._learn(lesson)
-        entry = self._score(step, lesson.images.shares[0])
+        images = 0
+        if self.first_step_given and step.index == 0:
+            self.student.to(self.fabric.device)
+        else:
+            lesson = self.prepare(step)
+            self._learn(lesson)
+            images = lesson.images.shares[0]
+        entry = self._score(step, images)
         if self.fabric.is_global_zero:
             self.folder.complete_step(step.index, self.method.memory(), entry)
         self.fabric.barrier()
@@ -284,17 +294,24 @@ class Trainer:
     def _score(self, step: Step, images: int) -> dict[str, Any]:
         """Score the student on all processes together, keep the model and a few pictures."""
         rank, world_size, device = self.fabric.global_rank, self.fabric.world_size, self.fabric.device
-        loader = scoring_loader(
-            self.curriculum.scored_images(step), self.habits.score_batch_size, self.habits.workers, rank, world_size
-        )
-        confusion = score(self.student, loader, step.num_classes, device)
+        confusion = torch.zeros(step.num_classes, step.num_classes, dtype=torch.int64, device=device)
+        for scored in self.curriculum.scored_images(step):
+            loader = scoring_loader(scored, self.habits.score_batch_size, self.habits.workers, rank, world_size)
+            confusion += score(self.student, loader, scored.judged_as(step.num_classes), device)
         confusion = cast(Tensor, self.fabric.all_reduce(confusion, reduce_op="sum"))
         classes = self.curriculum.classes[: step.num_classes]
         entry = step_entry(step, classes, images, confusion.cpu())
+        if not (self.first_step_given and step.index == 0):
+            self.history = [*self.history, self._record_of(step, entry)]
         if self.fabric.is_global_zero:
-            save_model(self.student, classes, self.folder.model(step.index))
+            save_model(self.student, classes, self.folder.model(step.index), self.history)
             names, pictured = self.curriculum.pictured_images(step, self.habits.pictures)
             save_pictures(self.student, names, pictured, self.folder.step(step.index) / "predictions", device)
         self.journal.score(step.index, entry["miou"])
         self.journal.show_pictures(step.index, self.folder.step(step.index) / "predictions")
         return entry
+
+    def _record_of(self, step: Step, entry: Mapping[str, Any]) -> Record:
+        scored = sum(len(images) for images in self.curriculum.scored_images(step))
+        facts = {**asdict(self.schedule), "data": self.curriculum.source.name, "validation_images": scored}
+        return history_record(self.header, entry, facts)

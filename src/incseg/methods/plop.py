@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from incseg import losses
-from incseg.batch import View, upsample
+from incseg.batch import View, in_float32, upsample
 from incseg.methods.base import Context, LossTerm, Part
 from incseg.methods.finetune import CrossEntropy
 from incseg.methods.mib import BalancedInitialisation
@@ -41,7 +41,7 @@ class PseudoLabelCrossEntropy(CrossEntropy):
         counts = torch.zeros(classes, losses.BINS, dtype=torch.int64, device=context.teacher.mean.device)
         with torch.no_grad():
             for batch in context.batches():
-                probs = upsample(context.teacher(batch.images).logits.float(), batch.labels).softmax(dim=1)
+                probs = upsample(in_float32(context.teacher(batch.images)), batch.labels).softmax(dim=1)
                 looked_at = batch.labels == BACKGROUND
                 entropy, named = losses.normalised_entropy(probs)[looked_at], probs.argmax(dim=1)[looked_at]
                 counts += losses.class_histogram(entropy, named, num_classes=classes)

@@ -1,4 +1,7 @@
-"""The classifier: one 1×1 convolution per step, so that what an earlier step learnt can be kept, frozen or copied."""
+"""The classifier: one convolution per step, so that what an earlier step learnt can be kept, frozen or copied.
+
+They are 1×1, unless a model from elsewhere has them wider.
+"""
 
 import math
 from collections.abc import Sequence
@@ -10,9 +13,9 @@ from torch import Tensor, nn
 class GrowingClassifier(nn.Module):
     """Maps an embedding to logits: head 0 holds background and the first classes, a later head one step's classes."""
 
-    def __init__(self, channels: int, head_sizes: Sequence[int]):
+    def __init__(self, channels: int, head_sizes: Sequence[int], kernel_size: int = 1):
         super().__init__()
-        self.channels = channels
+        self.channels, self.kernel_size = channels, kernel_size
         self.heads = nn.ModuleList()
         for size in head_sizes:
             self.grow(size)
@@ -24,7 +27,7 @@ class GrowingClassifier(nn.Module):
 
     def grow(self, classes: int) -> None:
         """Add a head for that many new classes, Xavier-initialised with zero bias."""
-        head = nn.Conv2d(self.channels, classes, kernel_size=1)
+        head = nn.Conv2d(self.channels, classes, self.kernel_size, padding=self.kernel_size // 2)
         nn.init.xavier_uniform_(head.weight)
         nn.init.zeros_(_bias(head))
         if self.heads:

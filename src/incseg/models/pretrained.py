@@ -21,7 +21,7 @@ def load_encoder(segmenter: Segmenter, weights: str) -> None:
     """
     if weights == "none":
         return
-    state = _from_hub(segmenter.architecture.encoder) if weights == "imagenet" else _from_file(Path(weights))
+    state = _from_hub(segmenter.architecture.encoder) if weights == "imagenet" else read_state(Path(weights))
     encoder = segmenter.encoder
     fitted = {}
     for name, tensor in encoder.state_dict().items():
@@ -42,7 +42,8 @@ def _find(name: str, state: dict[str, Tensor]) -> Tensor | None:
     return state.get(name, state.get(name.removeprefix("model.")))
 
 
-def _from_file(path: Path) -> dict[str, Tensor]:
+def read_state(path: Path) -> dict[str, Tensor]:
+    """The tensors of a ``.safetensors`` or ``.pth`` file by name, also where it nests them among other things."""
     if not path.is_file():
         raise InputError(f"there is no weights file {path}; give a file, 'imagenet' or 'none'.")
     try:
@@ -51,8 +52,11 @@ def _from_file(path: Path) -> dict[str, Tensor]:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise InputError(f"the weights file {path} cannot be read: {error}") from error
-    state: dict[str, Tensor] = loaded.get("state_dict", loaded)
-    return state
+    for name in ("state_dict", "model"):
+        loaded = loaded.get(name, loaded) if isinstance(loaded, dict) else loaded
+    if not isinstance(loaded, dict) or not all(isinstance(value, Tensor) for value in loaded.values()):
+        raise InputError(f"the weights file {path} does not hold tensors by name (a state_dict).")
+    return loaded
 
 
 def _from_hub(encoder: str) -> dict[str, Tensor]:

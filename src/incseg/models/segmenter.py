@@ -1,7 +1,7 @@
 """The segmenter: any timm or smp encoder, any smp decoder, and a classifier that grows by one head per step."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import segmentation_models_pytorch as smp
 import timm
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from incseg.batch import Outputs, upsample
 from incseg.errors import InputError, closest
 from incseg.models.classifier import GrowingClassifier
+from incseg.models.torchvision import torchvision_network
 
 STRIDE = 32  # encoders halve the image five times; sizes are padded to a multiple
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -31,6 +32,12 @@ class Architecture(BaseModel):
     """How much coarser than the image the embedding is (deeplabv3 and deeplabv3plus: 8 or 16)."""
     decoder_options: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of the smp decoder."""
+    library: Literal["smp", "torchvision"] = "smp"
+    """Who builds it; torchvision's models come in through an adapter only."""
+    classifier_kernel: int = 1
+    """Side of the classifier's convolutions."""
+    align_corners: bool = False
+    """How logits are brought to the size of the image: smp's own models align the corners."""
 
 
 class Segmenter(nn.Module):
@@ -47,12 +54,13 @@ class Segmenter(nn.Module):
         std: Sequence[float] | None = None,
     ):
         super().__init__()
-        whole = _build(architecture)
+        whole = torchvision_network(architecture) if architecture.library == "torchvision" else _build(architecture)
         self.architecture = architecture
         self.encoder: nn.Module = whole.encoder
         self.decoder: nn.Module = whole.decoder
-        self.classifier = GrowingClassifier(_embedding_channels(whole.segmentation_head), head_sizes)
-        default_mean, default_std = input_statistics(architecture.encoder)
+        channels = _embedding_channels(whole.segmentation_head)
+        self.classifier = GrowingClassifier(channels, head_sizes, architecture.classifier_kernel)
+        default_mean, default_std = input_statistics(architecture)
         self.register_buffer("mean", torch.tensor(mean or default_mean).view(3, 1, 1))
         self.register_buffer("std", torch.tensor(std or default_std).view(3, 1, 1))
         # Channels last is what fast convolutions want, on CPUs (1.5 times faster here) as on tensor cores.
@@ -65,7 +73,8 @@ class Segmenter(nn.Module):
         """
         features = self.encoder(self.normalise(images))
         embedding = self.decoder(features)
-        return Outputs(self.classifier(embedding), embedding, features[1:] if with_stages else [])
+        stages = features[1:] if with_stages else []
+        return Outputs(self.classifier(embedding), embedding, stages, self.architecture.align_corners)
 
     def normalise(self, images: Tensor) -> Tensor:
         """uint8 RGB to what the encoder was pretrained on."""
@@ -81,13 +90,14 @@ class Segmenter(nn.Module):
         height, width = images.shape[-2:]
         padding = (0, -width % STRIDE, 0, -height % STRIDE)
         padded = F.pad(images.float(), padding, mode="replicate")
-        return upsample(self(padded).logits, padded)[..., :height, :width]
+        return upsample(self(padded), padded)[..., :height, :width]
 
 
-def input_statistics(encoder: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def input_statistics(architecture: Architecture) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """The mean and standard deviation of the images an encoder's published weights were trained on."""
-    name = encoder.removeprefix("tu-")
-    config = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
+    name = architecture.encoder.removeprefix("tu-")
+    from_timm = architecture.library == "smp" and timm.is_model(name)
+    config = timm.get_pretrained_cfg(name) if from_timm else None
     return (tuple(config.mean), tuple(config.std)) if config is not None else (IMAGENET_MEAN, IMAGENET_STD)
 
 

@@ -1,0 +1,90 @@
+"""``incseg predict``: a model looks at many files; one that is broken does not stop the rest."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+
+from incseg.deploy.images import ImageFile, Pixels, find_images, read_image
+from incseg.deploy.model import Model
+from incseg.deploy.tiles import OVERLAP, TILE
+from incseg.errors import IncompleteError, InputError
+from incseg.files import usable_folder
+from incseg.models.segmenter import STRIDE
+
+
+@dataclass
+class Tally:
+    """What became of the files."""
+
+    written: int = 0
+    failed: list[str] = field(default_factory=list)
+
+
+def predict_files(
+    model: Model,
+    images: Sequence[str | Path],
+    out: Path,
+    *,
+    batch_size: int = 8,
+    tile: int = TILE,
+    console: Console | None = None,
+) -> None:
+    """Segment files, folders and patterns; three files per image go to ``out``.
+
+    What cannot be read is named at once and counted at the end, in an :class:`IncompleteError`.
+    """
+    if tile % STRIDE or tile <= OVERLAP:
+        raise InputError(f"a tile of {tile} pixels is not possible: use a multiple of {STRIDE} above {OVERLAP}.")
+    if not images:
+        raise InputError("name at least one image, folder or pattern: incseg predict MODEL IMAGES… --out DIR.")
+    if batch_size < 1:
+        raise InputError(f"a batch of {batch_size} images is not possible: use 1 or more.")
+    usable_folder(out)
+    files = find_images(images, leave_out=out)
+    console = console or Console()
+    tally = Tally()
+    with Progress(console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task("predicting", total=len(files))
+        for batch in _batches(files, batch_size, tally, console):
+            predictions = model.predict_all([pixels for _, pixels in batch], tile)
+            for (file, _), prediction in zip(batch, predictions, strict=True):
+                prediction.save(out / file.name)
+                tally.written += 1
+            progress.update(task, completed=tally.written + len(tally.failed))
+    console.print(f"{tally.written} of {len(files)} images segmented: {out}", highlight=False, soft_wrap=True)
+    if tally.failed:
+        raise IncompleteError(
+            f"{len(tally.failed)} of {len(files)} images could not be read: {', '.join(tally.failed)}"
+        )
+
+
+def _batches(
+    files: Sequence[ImageFile], size: int, tally: Tally, console: Console
+) -> Iterator[list[tuple[ImageFile, Pixels]]]:
+    """Read the next few files while the model is busy with the last; name what cannot be read."""
+
+    def read(file: ImageFile) -> Pixels | InputError:
+        try:
+            return read_image(file.path)
+        except InputError as error:
+            return error
+
+    with ThreadPoolExecutor(max_workers=size) as pool:
+        chunks = [files[start : start + size] for start in range(0, len(files), size)]
+        waiting = [pool.submit(read, file) for file in chunks[0]]
+        for index, chunk in enumerate(chunks):
+            results = [future.result() for future in waiting]
+            waiting = [pool.submit(read, file) for file in (chunks[index + 1] if index + 1 < len(chunks) else [])]
+            batch = []
+            for file, result in zip(chunk, results, strict=True):
+                if isinstance(result, InputError):
+                    tally.failed.append(str(file.path))
+                    console.print(f"left out: {result}", highlight=False, markup=False, soft_wrap=True)
+                else:
+                    batch.append((file, result))
+            if batch:
+                yield batch

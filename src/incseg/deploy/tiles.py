@@ -1,0 +1,101 @@
+"""Images too large for one look: overlapping tiles whose logits are blended, with memory for a few tiles only."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from incseg.models import Segmenter
+from incseg.models.segmenter import STRIDE
+
+TILE, OVERLAP = 1024, 256
+MARGIN = 64  # pixels along a tile's inner edges that do not count: what lies behind the edge is missing there
+
+
+@dataclass(frozen=True)
+class Span:
+    """A tile along one axis. ``weight`` rises and falls so that the weights of all tiles add up to 1 at every pixel."""
+
+    start: int
+    stop: int
+    settled: int
+    """Up to here, once this tile is added, nothing more is to come."""
+    weight: Tensor
+
+
+def predict_ids(segmenter: Segmenter, images: Tensor, tile: int = TILE, overlap: int = OVERLAP) -> Tensor:
+    """(B, 3, H, W) uint8 of any size → (B, H, W) uint8 channels, on the CPU.
+
+    Images that fit into a tile are seen whole, as a batch; larger ones tile by tile.
+    """
+    if max(images.shape[-2:]) <= tile:
+        return segmenter.segment(images.to(segmenter.mean.device)).argmax(dim=1).to("cpu", torch.uint8)
+    return torch.stack([_by_tiles(segmenter, image, tile, overlap) for image in images])
+
+
+def _by_tiles(segmenter: Segmenter, image: Tensor, tile: int, overlap: int) -> Tensor:
+    """Row by row of tiles. Of a row's logits, only those that the next row overlaps are kept.
+
+    Tiles start at multiples of the network's stride, so that each pixel meets the grid as it would in the whole image.
+    """
+    height, width = image.shape[-2:]
+    missing = ((0, 0), (0, -height % STRIDE), (0, -width % STRIDE))
+    padded = torch.from_numpy(np.pad(image.numpy(), missing, mode="edge"))  # as segment() pads, but in bytes
+    columns = spans(padded.shape[-1], tile, overlap)
+    ids = torch.empty(padded.shape[-2:], dtype=torch.uint8)
+    above: Tensor | None = None
+    for row in spans(padded.shape[-2], tile, overlap):
+        strips = []
+        for column, logits in _row(segmenter, padded[:, row.start : row.stop], row, columns):
+            if above is not None:
+                logits[:, : above.shape[1]] += above[..., column.start : column.settled]
+            done = row.settled - row.start
+            ids[row.start : row.settled, column.start : column.settled] = logits[:, :done].argmax(dim=0).byte().cpu()
+            strips.append(logits[:, done:].clone())
+        above = torch.cat(strips, dim=-1)
+    return ids[:height, :width]
+
+
+def _row(segmenter: Segmenter, band: Tensor, row: Span, columns: list[Span]) -> Iterator[tuple[Span, Tensor]]:
+    """The weighted logits of one row of tiles, cut where the next tile begins; each piece is complete along the row."""
+    left: Tensor | None = None
+    device = segmenter.mean.device
+    for column in columns:
+        logits = segmenter.segment(band[None, :, :, column.start : column.stop].to(device))[0].float()
+        logits = logits * row.weight.to(device)[:, None] * column.weight.to(device)
+        if left is not None:
+            logits[..., : left.shape[-1]] += left
+        done = column.settled - column.start
+        left = logits[..., done:].clone()
+        yield column, logits[..., :done]
+
+
+def spans(length: int, tile: int, overlap: int) -> list[Span]:
+    """Cut a length into tiles that start at multiples of 32 and overlap by at least ``overlap``.
+
+    In an overlap the weight passes linearly from one tile to the next, except along the margins, where the nearer
+    tile's edge would be seen.
+    """
+    if length <= tile:
+        return [Span(0, length, length, torch.ones(length))]
+    assert tile % STRIDE == overlap % STRIDE == length % STRIDE == 0
+    assert overlap < tile
+    number = -(-(length - overlap) // (tile - overlap))
+    step = -(-(length - tile) // ((number - 1) * STRIDE)) * STRIDE
+    starts = [min(index * step, length - tile) for index in range(number)]
+    weights = [torch.ones(tile) for _ in starts]
+    for index, (one, two) in enumerate(pairwise(starts)):
+        shared = one + tile - two
+        weights[index][-shared:] = 1 - _ramp(shared)
+        weights[index + 1][:shared] = _ramp(shared)
+    settled = [*starts[1:], length]
+    return [Span(start, start + tile, end, w) for start, end, w in zip(starts, settled, weights, strict=True)]
+
+
+def _ramp(length: int) -> Tensor:
+    """From 0 to 1, flat along both margins (narrower ones where the overlap is small)."""
+    margin = min(MARGIN, length // 4)
+    return ((torch.arange(length) + 0.5 - margin) / (length - 2 * margin)).clamp(0, 1)

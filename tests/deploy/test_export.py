@@ -1,0 +1,77 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from incseg.deploy import export as exporting
+from incseg.deploy.export import export
+from incseg.deploy.model import Model
+from incseg.errors import IncompleteError
+from incseg.models import Architecture, Segmenter
+from test_cli import run
+
+onnxruntime = pytest.importorskip("onnxruntime", reason="the extra incseg[export] is not installed")
+
+
+def test_onnx_of_any_size_and_batch_with_the_class_names_inside(tiny_model: Model, tmp_path: Path) -> None:
+    assert 0 < export(tiny_model, tmp_path / "model.onnx") < 1e-3
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    said = session.get_modelmeta().custom_metadata_map
+    assert json.loads(said["classes"]) == list(tiny_model.classes)
+    assert json.loads(said["incseg"])["contract"]["images"].startswith("uint8 (batch, 3, height, width), RGB")
+    assert session.get_inputs()[0].shape == ["batch", 3, "height", "width"]
+    for shape in [(1, 3, 70, 45), (4, 3, 32, 320)]:  # none of them seen by the exporter
+        images = torch.randint(0, 256, shape, dtype=torch.uint8)
+        logits, classes = session.run(None, {"images": images.numpy()})
+        expected = tiny_model.segmenter.segment(images)
+        assert np.allclose(logits, expected, atol=1e-3)
+        assert (classes == expected.argmax(dim=1).numpy()).mean() > 0.999
+
+
+def test_pt2_of_any_size_and_batch(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("export", tiny_run, "--step", "0", "--format", "pt2", "--out", tmp_path / "x") == 0
+    assert "says what PyTorch says" in capsys.readouterr().out
+    texts = {"classes.json": ""}
+    with (tmp_path / "x").open("rb") as file:
+        loaded = torch.export.load(file, extra_files=texts).module()
+    assert json.loads(texts["classes.json"]) == ["background", "disc", "square"]
+    for shape in [(1, 3, 70, 45), (4, 3, 32, 320), (1, 3, 64, 64)]:
+        logits, classes = loaded(torch.randint(0, 256, shape, dtype=torch.uint8))
+        assert logits.shape == (shape[0], 3, *shape[2:])
+        assert classes.shape == (shape[0], *shape[2:])
+
+
+def test_what_says_something_else_is_not_kept(
+    tiny_model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = exporting.Deployed(Segmenter(tiny_model.segmenter.architecture, [3, 2]).eval())
+
+    def write(_: object, path: Path, __: object) -> exporting.Runner:
+        path.write_text("a file")
+        return lambda images: tuple(output.numpy() for output in other(images))
+
+    monkeypatch.setattr(exporting, "_write_pt2", write)
+    with pytest.raises(IncompleteError, match="does not say what PyTorch says: on images of 64×64"):
+        export(tiny_model, tmp_path / "model.pt2")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_network_for_one_size_only_is_refused(tmp_path: Path) -> None:
+    fixed = Architecture(encoder="tu-vit_tiny_patch16_224", decoder="dpt")
+    segmenter = Segmenter(fixed, [2]).eval()
+    with pytest.raises(IncompleteError, match="cannot be exported to pt2"):
+        export(Model(segmenter, ("background", "cat")), tmp_path / "model.pt2")
+    assert not list(tmp_path.iterdir())
+
+
+def test_bad_requests_get_one_sentence(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("export", tiny_run, "--out", tmp_path / "model.bin") == 2
+    assert "end it in .onnx or .pt2" in capsys.readouterr().err
+    monkeypatch.setattr(exporting, "find_spec", lambda name: None if name == "onnxscript" else name)
+    assert run("export", tiny_run, "--out", tmp_path / "model.onnx") == 2
+    assert "needs onnxscript: pip install 'incseg[export]'" in capsys.readouterr().err
+    assert not (tmp_path / "model.onnx").exists()

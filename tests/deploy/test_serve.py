@@ -1,0 +1,122 @@
+import socket
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from incseg.deploy import serve as serving
+from incseg.deploy.serve import Show, build_app, serve
+from incseg.errors import InputError
+from test_cli import run
+
+needs_gradio = pytest.mark.skipif(find_spec("gradio") is None, reason="the extra incseg[serve] is not installed")
+
+
+@pytest.fixture
+def show(tiny_run: Path) -> Show:
+    return Show.of([tiny_run], device="cpu")
+
+
+@pytest.fixture
+def noise() -> Image.Image:
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 80, 3), np.uint8))
+
+
+def test_every_finished_step_can_be_chosen(show: Show, tiny_run: Path, noise: Image.Image) -> None:
+    assert list(show.models) == ["step 0", "step 1"]
+    assert show.classes == ("background", "disc", "square", "triangle", "cross")
+    seen = show.look(noise)
+    for name, model in show.models.items():
+        assert (seen[name].ids == model.predict(np.asarray(noise)).ids).all()
+    several = Show.of([tiny_run, tiny_run / "step-0"], device="cpu")
+    assert list(several.models) == [f"{tiny_run} · step 0", f"{tiny_run} · step 1", f"{tiny_run / 'step-0'}"]
+
+
+def test_classes_can_be_switched_off(show: Show, noise: Image.Image) -> None:
+    seen = show.look(noise)
+    everything, nothing = show.pictures(seen, show.classes, "step 1")[0], show.pictures(seen, [], "step 1")[0]
+    assert nothing is not None
+    assert everything is not None
+    assert nothing.size == (400, 300)  # five times as large, to be seen
+    assert (np.asarray(nothing)[2::5, 2::5] == np.asarray(noise)).all()
+    assert (np.asarray(everything)[2::5, 2::5] != np.asarray(noise)).any()
+    assert show.pictures({}, [], "step 0", "step 1") == [None, None]
+
+
+def test_the_table_has_a_column_per_step_and_dashes_for_what_is_not_known_yet(show: Show, noise: Image.Image) -> None:
+    table = show.areas(show.look(noise))
+    assert "<th>step 0</th><th>step 1</th>" in table
+    row = next(row for row in table.split("<tr") if "triangle" in row)
+    assert "<td>–</td><td>" in row
+
+
+def test_images_too_large_for_a_page_are_refused(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "MOST_PIXELS", 100)
+    with pytest.raises(InputError, match="this image is 20×20"):
+        show.look(Image.new("RGB", (20, 20)))
+
+
+@pytest.fixture
+def page(tiny_run: Path) -> Iterator[Any]:
+    app = serve([tiny_run], "127.0.0.1", None, "cpu", block=False)
+    yield app
+    app.close()
+
+
+@needs_gradio
+def test_the_page_answers_on_this_machine_only(page: Any, noise: Image.Image, tmp_path: Path) -> None:
+    from gradio_client import Client, handle_file
+
+    noise.save(tmp_path / "x.png")
+    client = Client(page.local_url, verbose=False, analytics_enabled=False)
+    table = client.predict(handle_file(tmp_path / "x.png"), api_name="/look")
+    assert "step 1" in str(table)
+    assert "disc" in str(table)
+    port = int(page.local_url.rstrip("/").rsplit(":", 1)[1])
+    with socket.socket() as other:
+        other.settimeout(2)
+        address = next((found[4][0] for found in socket.getaddrinfo(socket.gethostname(), port, socket.AF_INET)), "")
+        if not str(address).startswith("127."):
+            assert other.connect_ex((address, port)) != 0
+
+
+@needs_gradio
+def test_the_page_fetches_nothing_from_elsewhere(page: Any) -> None:
+    import re
+    import urllib.request
+
+    with urllib.request.urlopen(page.local_url, timeout=10) as answer:
+        text = answer.read().decode()
+    fetched = re.findall(r"<(?:script|link|img)[^>]*(?:src|href)=[\"'](https?://[^\"']+)", text)
+    assert [address for address in fetched if "127.0.0.1" not in address] == []
+
+
+@needs_gradio
+def test_a_port_that_is_taken_is_named(tiny_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert run("serve", tiny_run, "--port", str(port), "--device", "cpu") == 2
+    assert f"port {port}" in capsys.readouterr().err
+
+
+def test_bad_requests_get_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("serve") == 2
+    assert "name at least one model" in capsys.readouterr().err
+    assert run("serve", tmp_path / "nowhere") == 2
+    assert "there is no model" in capsys.readouterr().err
+    monkeypatch.setattr(serving, "find_spec", lambda _: None)
+    with pytest.raises(InputError, match=r"pip install 'incseg\[serve\]'"):
+        build_app(Show({}))
+
+
+@pytest.mark.parametrize(("host", "warns"), [("127.0.0.1", False), ("localhost", False), ("0.0.0.0", True)])
+def test_a_public_address_comes_with_a_warning(host: str, warns: bool) -> None:
+    assert ("no password" in serving._warning(host)) == warns
