@@ -84,18 +84,26 @@ def train(
         _show([folder], folder / "report.html", console)
 
 
-def evaluate(run: tyro.conf.Positional[RunFolder], data_root: OptionalFolder = None) -> None:
-    """Score the saved models of a run again and print the table.
+def evaluate(
+    run: tyro.conf.Positional[RunFolder],
+    data_root: OptionalFolder = None,
+    settings: tyro.conf.Suppress[dict[str, Any] | None] = None,
+) -> None:
+    """Score the saved models of a run again and print the table; nothing in its folder changes.
+
+    It is scored as it was in training, or otherwise: --data.scoring paper, --data.future, --data.scored-void,
+    --data.background and --data.score-on are taken here too.
 
     Args:
         run: folder of a run.
         data_root: folder of the dataset, if it has moved since.
+        settings: the dotted settings, which main() reads.
     """
     from incseg.engine.rescore import rescore
     from incseg.report import tables
     from incseg.report.runs import Run
 
-    result = rescore(run, data_root)
+    result = rescore(run, data_root, settings)
     Console().print(tables.summary([Run(run, result, label=result["method"])]).for_terminal())
 
 

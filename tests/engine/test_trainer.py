@@ -227,6 +227,27 @@ def test_scoring_again_gives_the_same_scores(quick_config: MakeConfig, tmp_path:
     assert rescore(tmp_path) == result
 
 
+def test_a_run_can_be_scored_by_another_evaluation_than_in_training(quick_config: MakeConfig, tmp_path: Path) -> None:
+    def with_data(**data: object) -> RunConfig:
+        config = quick_config("ft")
+        return config.model_copy(update={"data": config.data.model_copy(update=data)})
+
+    whole = train(with_data(crop_size=32), tmp_path / "whole")
+    there = {"scoring": "paper", "future": "ignore"}
+    middle = train(with_data(crop_size=32, **there), tmp_path / "middle")
+    assert whole["steps"] != middle["steps"]
+    again = rescore(tmp_path / "whole", settings={"data": there})
+    assert (again["steps"], again["settings"]) == (middle["steps"], middle["settings"])
+    assert rescore(tmp_path / "whole") == whole  # nothing was written
+
+    with pytest.raises(InputError, match=r"data\.future is background there and ignore here \(its scores come with it"):
+        train(with_data(crop_size=32, **there), tmp_path / "other", first_step=tmp_path / "whole")
+    with pytest.raises(InputError, match=r"--optim\.batch-size belongs to the training.* takes --data\.background, "):
+        rescore(tmp_path / "whole", settings={"optim": {"batch_size": 2}})
+    with pytest.raises(InputError, match=r"data\.scoring cannot be 'half'"):
+        rescore(tmp_path / "whole", settings={"data": {"scoring": "half"}})
+
+
 @pytest.fixture
 def trainer(quick_config: MakeConfig, tmp_path: Path) -> Trainer:
     config = quick_config("mib")

@@ -104,6 +104,16 @@ def test_settings_reach_the_runs_they_are_for() -> None:
     assert row["--optim.batch-size"] == "2"  # what a row is about stays
 
 
+def test_every_run_is_scored_as_the_paper_scores_unless_the_person_says_otherwise() -> None:
+    def planned(**data: str) -> tuple[str, list[str]]:
+        plan = make_plan("cityscapes", rows=["ft"], columns=["13-6"], settings={"data": data} if data else {})
+        (command,) = commands(plan)
+        return command["--data.scoring"], plan.runs[0].deviations
+
+    assert planned() == planned(scoring="paper") == ("paper", [])
+    assert planned(scoring="full") == ("full", ["data.scoring full (published: paper)"])
+
+
 def test_a_part_of_a_protocol_chooses_columns() -> None:
     def chosen(*columns: str) -> list[str]:
         return [block.protocol for block in make_plan("voc-10", rows=["ft"], columns=columns).blocks]

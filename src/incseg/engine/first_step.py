@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from incseg.config import RunConfig, differing_setting, flat_settings, from_yaml
+from incseg.config import SCORING, RunConfig, differing_setting, flat_settings, from_yaml
 from incseg.data.curriculum import Curriculum
 from incseg.engine.checkpoint import RunFolder
 from incseg.errors import InputError
@@ -34,7 +34,9 @@ def check_first_step(source: Path, config: RunConfig, method: Method, curriculum
     ignoring = (*OF_LATER_STEPS, *(["protocol"] if same_data else []))
     difference = differing_setting(theirs, config, ignoring=ignoring)
     if difference:
-        raise InputError(f"step 0 of {source} cannot be shared: {difference}.")
+        # The model would be the same; but its scores come along, and a result must not mix two evaluations.
+        scores = " (its scores come with it, and are of another evaluation)" if difference.split()[0] in SCORING else ""
+        raise InputError(f"step 0 of {source} cannot be shared: {difference}{scores}.")
     their_method = parse(theirs.method, theirs.settings)
     if their_method.first_step != method.first_step:
         raise InputError(f"'{method.name}' learns step 0 otherwise than '{their_method.name}': it needs its own.")
