@@ -10,7 +10,7 @@ import tyro
 from rich.console import Console
 
 from incseg.errors import InputError
-from incseg.files import replacing
+from incseg.files import replacing, usable_file
 from incseg.progress import progress_of
 
 OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="")]
@@ -42,6 +42,8 @@ def split(
     from incseg.config import load_recipe, merge
     from incseg.engine.build import build_curriculum
 
+    if out is not None:
+        usable_file(out)
     data = {name: value for name, value in (("root", data_root), ("splits", splits)) if value is not None}
     config = load_recipe(protocol, merge(settings or {}, {"data": data}))
     described = build_curriculum(config, Console(stderr=True)).describe()
@@ -73,6 +75,8 @@ def check(
     from incseg.report import dataset
 
     entry, console = dataset_entry(name), Console(highlight=False)
+    sheet = out or Path("runs") / f"{name}-check.png"
+    usable_file(sheet)
     source = entry.open(data_root)
     found = {}
     for title, part in (("training", source.train), ("validation", source.val)):
@@ -80,7 +84,6 @@ def check(
             found[title] = examine(part, source.classes, advance)
     console.print(dataset.frequencies(source.classes, found).for_terminal())
     console.print(dataset.overview(name, found, entry.published_images).for_terminal())
-    sheet = out or Path("runs") / f"{name}-check.png"
     with replacing(sheet) as temporary:
         dataset.picture_sheet(source, found["training"]).savefig(temporary, format="png")
     console.print(f"pictures: {sheet}", markup=False, soft_wrap=True)

@@ -149,7 +149,7 @@ class ProtocolCurriculum(Curriculum):
         return images_per_step(self._train_presence, self.steps, setting, self.order, disjoint)
 
     def _listed(self, path: Path) -> list[list[int]]:
-        lists = read_lists(path, self.source.train.ids, self.steps)
+        lists = read_lists(path, self.source.train.ids, self.protocol, self.steps, self.classes)
         refuse_strays(lists, self._train_presence, self.steps, self.source, self.order)
         return [found.indices for found in lists]
 
