@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from incseg.errors import InputError
+from incseg.errors import IncompleteError, InputError
 from incseg.files import replacing, usable_file
 from incseg.progress import progress_of
 
@@ -110,12 +110,16 @@ def prepare(
         name: the dataset: voc, ade20k or cityscapes.
         root: the folder it goes to; archives that already lie there are used.
     """
+    from incseg.data import dataset_entry
     from incseg.prepare.datasets import prepare as prepare_dataset
 
     def watch(title: str) -> AbstractContextManager[Callable[[int, int], None]]:
         return progress_of(title, Console(stderr=True))
 
     source = prepare_dataset(name, root, watch)
+    shortfall = dataset_entry(name).shortfall(source)
+    if shortfall:
+        raise IncompleteError(shortfall)
     Console(highlight=False, markup=False, soft_wrap=True).print(
         f"{name} is ready in {root}: {len(source.train)} images to learn from, {len(source.val)} to be scored on.\n"
         f"Look at it with: incseg data check {name} --data-root {root}"

@@ -7,7 +7,7 @@ import torch
 
 from incseg.config import SCORING, Layer, RunConfig, from_yaml, merge, validate
 from incseg.data.loader import scoring_loader
-from incseg.engine.build import build_curriculum, launch, run_header
+from incseg.engine.build import build_curriculum, launch, loading_processes, run_header
 from incseg.engine.checkpoint import RunFolder
 from incseg.engine.evaluator import score
 from incseg.engine.results import run_result, step_entry
@@ -52,7 +52,7 @@ def _rescore(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
         segmenter, classes = load_model(folder.model(step.index), fabric.device)
         confusion = torch.zeros(step.num_classes, step.num_classes, dtype=torch.int64, device=fabric.device)
         for images in curriculum.scored_images(step):
-            loader = scoring_loader(images, config.engine.score_batch_size, config.data.workers)
+            loader = scoring_loader(images, config.engine.score_batch_size, loading_processes(config))
             confusion += score(segmenter, loader, images.judged_as(step.num_classes), fabric.device)
         entries.append(step_entry(step, classes, done[1]["training_images"], confusion.cpu()))
     if not entries:
