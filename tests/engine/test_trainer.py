@@ -268,6 +268,14 @@ def test_a_run_can_be_scored_by_another_evaluation_than_in_training(quick_config
         rescore(tmp_path / "whole", settings={"data": {"scoring": "half"}})
 
 
+def test_an_extension_has_one_evaluation(quick_config: MakeConfig, tmp_path: Path) -> None:
+    config = quick_config("mib")
+    extended = config.model_copy(update={"data": config.data.model_copy(update={"known": ("background", "disc")})})
+    (tmp_path / "config.yaml").write_text(to_yaml(extended))
+    with pytest.raises(InputError, match="an extension is scored in one way only"):
+        rescore(tmp_path, settings={"data": {"scoring": "paper"}})
+
+
 @pytest.fixture
 def trainer(quick_config: MakeConfig, tmp_path: Path) -> Trainer:
     config = quick_config("mib")
