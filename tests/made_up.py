@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from incseg.config import flat_settings, load_recipe, to_yaml
+from incseg.config import flat_settings, load_recipe, merge, to_yaml
 from incseg.metrics import none_if_nan, step_scores
+from incseg.paper import EVALUATION
 from incseg.protocol import Protocol
 
 CLASSES = {"voc": 20, "ade20k": 150, "cityscapes": 19}
@@ -22,8 +23,8 @@ def write_result(
     overrides: dict[str, Any] | None = None,
     steps: int | None = None,
 ) -> Path:
-    """The ``result.json`` and ``config.yaml`` of a run; ``iou(step, channel)`` says how well it does."""
-    config = load_recipe(protocol, {**(overrides or {}), "method": method, "seed": seed})
+    """The ``result.json`` and ``config.yaml`` of a run, scored as in the paper; ``iou(step, channel)`` is how well."""
+    config = load_recipe(protocol, {**merge(EVALUATION, overrides or {}), "method": method, "seed": seed})
     classes = ["background", *(f"class {c}" for c in range(1, CLASSES[protocol.split("/", maxsplit=1)[0]] + 1))]
     entries: list[dict[str, Any]] = []
     for step in Protocol.parse(protocol).steps(len(classes) - 1)[:steps]:

@@ -141,6 +141,10 @@ def test_a_folder_from_the_command_line_to_a_report(tmp_path: Path, capsys: pyte
     assert run("report", tmp_path / "ft", tmp_path / "mib+ucd", "--out", tmp_path / "both.html") == 0
     assert "mib+ucd" in (tmp_path / "both.html").read_text()
     assert run("eval", tmp_path / "ft") == 0
+    assert run("eval", tmp_path / "ft", "--data.scoring", "paper") == 0
+    capsys.readouterr()
+    assert run("eval", tmp_path / "ft", "--data.crop-size", "64") == 2
+    assert "--data.crop-size belongs to the training" in capsys.readouterr().err
 
 
 def test_a_class_order_is_separated_by_commas(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from incseg.files import replacing
+from incseg import cli
+from incseg.errors import InputError
+from incseg.files import replacing, usable_file
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -15,3 +17,27 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
         pass  # nothing was written, so there is nothing to put in its place
     assert path.read_text() == "one"
     assert [file.name for file in path.parent.iterdir()] == ["file"]
+
+
+def test_a_place_where_no_file_can_be_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usable_file(tmp_path / "new" / "folder" / "file")
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "there").write_text("")
+    usable_file(tmp_path / "there")  # it will be replaced
+    with pytest.raises(InputError, match="is a folder: name the file to write"):
+        usable_file(tmp_path)
+    with pytest.raises(InputError, match="there is a file"):
+        usable_file(tmp_path / "there" / "file")
+    monkeypatch.setattr("os.access", lambda *_: False)  # whoever runs the tests may be allowed everything
+    with pytest.raises(InputError, match=f"new/file cannot be written: {tmp_path} is write-protected"):
+        usable_file(tmp_path / "new" / "file")
+
+
+@pytest.mark.parametrize("command", [["data", "split", "shapes/4-2"], ["data", "check", "shapes"]])
+def test_a_folder_as_out_is_refused_before_any_work(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*command, "--out", str(tmp_path)]) == 2
+    said = capsys.readouterr()
+    assert said.err.strip() == f"incseg: {tmp_path} is a folder: name the file to write."
+    assert not said.out

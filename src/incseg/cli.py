@@ -84,18 +84,26 @@ def train(
         _show([folder], folder / "report.html", console)
 
 
-def evaluate(run: tyro.conf.Positional[RunFolder], data_root: OptionalFolder = None) -> None:
-    """Score the saved models of a run again and print the table.
+def evaluate(
+    run: tyro.conf.Positional[RunFolder],
+    data_root: OptionalFolder = None,
+    settings: tyro.conf.Suppress[dict[str, Any] | None] = None,
+) -> None:
+    """Score the saved models of a run again and print the table; nothing in its folder changes.
+
+    It is scored as it was in training, or otherwise: --data.scoring paper, --data.future, --data.scored-void,
+    --data.background and --data.score-on are taken here too.
 
     Args:
         run: folder of a run.
         data_root: folder of the dataset, if it has moved since.
+        settings: the dotted settings, which main() reads.
     """
     from incseg.engine.rescore import rescore
     from incseg.report import tables
     from incseg.report.runs import Run
 
-    result = rescore(run, data_root)
+    result = rescore(run, data_root, settings)
     Console().print(tables.summary([Run(run, result, label=result["method"])]).for_terminal())
 
 
@@ -354,9 +362,20 @@ def bench(
         Console().print(benchmark_step(method, recipe, data_root, device).for_terminal())
 
 
-def data() -> None:
-    """Get a dataset, check it, see which images a step learns from: incseg data prepare, check, split."""
-    raise AssertionError("main() hands 'incseg data' on to data_cli")
+def data(
+    arguments: tyro.conf.Positional[tuple[str, ...]] = (),
+    settings: tyro.conf.Suppress[dict[str, Any] | None] = None,
+) -> None:
+    """Get a dataset, check it, see which images a step learns from: incseg data prepare, check, split.
+
+    Args:
+        arguments: one of these and its own arguments.
+        settings: the dotted settings, which main() reads.
+    """
+    from incseg.data_cli import COMMANDS as DATA_COMMANDS
+
+    description = (data.__doc__ or "").split("\n", 1)[0]
+    _parse_and_call(DATA_COMMANDS, list(arguments) or ["--help"], settings or {}, "incseg data", description)
 
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -399,12 +418,20 @@ def _run(arguments: list[str], settings: dict[str, Any]) -> None:
     if arguments == ["--version"]:
         print(incseg.__version__)
         return
-    commands, program, description = COMMANDS, "incseg", incseg.__doc__ or ""
-    if arguments[0] == "data":
-        from incseg import data_cli
+    if arguments[0] == "data":  # all that follows is for its own commands, --help too
+        data(tuple(arguments[1:]), settings)
+    else:
+        _parse_and_call(COMMANDS, arguments, settings, "incseg", incseg.__doc__ or "")
 
-        commands, program, description = data_cli.COMMANDS, "incseg data", data.__doc__ or ""
-        arguments = arguments[1:] or ["--help"]
+
+def _parse_and_call(
+    commands: dict[str, Callable[..., None]],
+    arguments: list[str],
+    settings: dict[str, Any],
+    program: str,
+    description: str,
+) -> None:
+    """Find the command in the arguments and call it."""
     # A command that takes settings, written --SECTION.NAME VALUE, says so by a parameter of that name.
     takers = [name for name, command in commands.items() if "settings" in inspect.signature(command).parameters]
     if settings and arguments[0] not in takers:

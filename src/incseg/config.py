@@ -251,6 +251,9 @@ def merge(base: Layer, top: Layer) -> dict[str, Any]:
     return merged
 
 
+# What only decides how a trained model is scored: 'incseg eval' can choose it anew.
+SCORING = {f"data.{name}" for name in ("scoring", "future", "scored_void", "background", "score_on")}
+
 # How the machine goes about it, and where things lie, does not make another run; precision does.
 CIRCUMSTANCES = {"data.root", "data.workers", *(f"engine.{n}" for n in EngineConfig.model_fields if n != "precision")}
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from incseg.errors import InputError
-from incseg.files import replacing
+from incseg.errors import IncompleteError, InputError
+from incseg.files import replacing, usable_file
 from incseg.progress import progress_of
 
 OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="")]
@@ -42,6 +42,8 @@ def split(
     from incseg.config import load_recipe, merge
     from incseg.engine.build import build_curriculum
 
+    if out is not None:
+        usable_file(out)
     data = {name: value for name, value in (("root", data_root), ("splits", splits)) if value is not None}
     config = load_recipe(protocol, merge(settings or {}, {"data": data}))
     described = build_curriculum(config, Console(stderr=True)).describe()
@@ -73,6 +75,8 @@ def check(
     from incseg.report import dataset
 
     entry, console = dataset_entry(name), Console(highlight=False)
+    sheet = out or Path("runs") / f"{name}-check.png"
+    usable_file(sheet)
     source = entry.open(data_root)
     found = {}
     for title, part in (("training", source.train), ("validation", source.val)):
@@ -80,7 +84,6 @@ def check(
             found[title] = examine(part, source.classes, advance)
     console.print(dataset.frequencies(source.classes, found).for_terminal())
     console.print(dataset.overview(name, found, entry.published_images).for_terminal())
-    sheet = out or Path("runs") / f"{name}-check.png"
     with replacing(sheet) as temporary:
         dataset.picture_sheet(source, found["training"]).savefig(temporary, format="png")
     console.print(f"pictures: {sheet}", markup=False, soft_wrap=True)
@@ -107,12 +110,16 @@ def prepare(
         name: the dataset: voc, ade20k or cityscapes.
         root: the folder it goes to; archives that already lie there are used.
     """
+    from incseg.data import dataset_entry
     from incseg.prepare.datasets import prepare as prepare_dataset
 
     def watch(title: str) -> AbstractContextManager[Callable[[int, int], None]]:
         return progress_of(title, Console(stderr=True))
 
     source = prepare_dataset(name, root, watch)
+    shortfall = dataset_entry(name).shortfall(source)
+    if shortfall:
+        raise IncompleteError(shortfall)
     Console(highlight=False, markup=False, soft_wrap=True).print(
         f"{name} is ready in {root}: {len(source.train)} images to learn from, {len(source.val)} to be scored on.\n"
         f"Look at it with: incseg data check {name} --data-root {root}"

@@ -18,6 +18,16 @@ def usable_folder(path: Path) -> None:
             return
 
 
+def usable_file(path: Path) -> None:
+    """Refuse a path at which no file can be written, before the work for it is done."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: name the file to write.")
+    usable_folder(path.parent)
+    nearest = next(folder for folder in path.absolute().parents if folder.exists())
+    if not os.access(nearest, os.W_OK):
+        raise InputError(f"{path} cannot be written: {nearest} is write-protected.")
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path for a file or folder; it takes the place of ``path`` if the block ends well, or vanishes."""

@@ -1,10 +1,12 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from incseg import cli
 from incseg.config import RunConfig, load_recipe
-from incseg.data import open_source
+from incseg.data import dataset_entry, open_source
 from incseg.data.cityscapes import LABEL_IDS
 from incseg.data.scan import class_presence
 from incseg.engine.build import build_curriculum
@@ -75,6 +77,26 @@ def test_the_parts_may_lie_one_folder_below(tmp_path: Path, folders: tuple[str, 
         (tmp_path / "root" / folder).mkdir(parents=True, exist_ok=True)
         (made / part).rename(tmp_path / "root" / folder / part)
     assert len(open_source("cityscapes", tmp_path / "root").train) == 5
+
+
+def test_the_archive_of_further_images_may_lie_beside_the_others(tmp_path: Path) -> None:
+    made = write_cityscapes(tmp_path / "made", TRAIN_SCENES, VAL_SCENES)
+    for part in ("leftImg8bit", "gtFine"):
+        (tmp_path / "root" / f"{part}_trainvaltest").mkdir(parents=True)
+        (made / part).rename(tmp_path / "root" / f"{part}_trainvaltest" / part)
+    (tmp_path / "root/leftImg8bit_trainextra/leftImg8bit/train_extra").mkdir(parents=True)  # comes first by name
+    assert len(open_source("cityscapes", tmp_path / "root").train) == 5
+
+
+def test_other_counts_than_the_published_are_said(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["data", "split", "cityscapes/13-6", "--data-root", str(root)]) == 0
+    assert capsys.readouterr().err.strip() == (
+        "cityscapes: 5 of the published 2975 training images and 2 of the 500 validation images are here; "
+        "is the archive fully unpacked?"
+    )
+    complete = replace(dataset_entry("cityscapes"), published_images=(5, 2))
+    assert complete.shortfall(open_source("cityscapes", root)) == ""
+    assert dataset_entry("shapes").shortfall(open_source("shapes", None)) == ""
 
 
 def test_what_is_wrong_with_a_tree_is_said_with_the_files_name(root: Path) -> None:

@@ -121,10 +121,30 @@ def test_text_that_cannot_be(root: Path, lists: Path, text: str, message: str) -
 def test_other_paths_that_cannot_be(root: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nowhere is neither a folder of lists"):
         indices(root, tmp_path / "nowhere")
-    for text, message in (("{}", "is not a file of lists"), ('{"steps": [{"images": ["001"]}]}', "of 1 steps, but")):
+    for text in ("{}", "[]", "null", '{"steps": [{"images": ["001"]}]}'):
         (tmp_path / "lists.json").write_text(text)
-        with pytest.raises(InputError, match=message):
+        with pytest.raises(InputError, match="is not a file of lists"):
             indices(root, tmp_path / "lists.json")
+
+
+@pytest.mark.parametrize(
+    ("made_for", "message"),
+    [
+        (["folder/2-1/overlapped"], "has the lists of folder/2-1/overlapped, not of folder/2-2/overlapped"),
+        (["folder/2-2/disjoint"], "has the lists of folder/2-2/disjoint, not of folder/2-2/overlapped"),
+        (
+            [PROTOCOL, "--data.class-order", "square,disc,cross,triangle"],
+            "another order of learning: its step 0 learns square, disc, here it is disc, square; give the --data.class",
+        ),
+    ],
+)
+def test_a_file_made_for_something_else_is_refused(
+    root: Path, tmp_path: Path, made_for: list[str], message: str
+) -> None:
+    out = tmp_path / "lists.json"
+    assert cli.main(["data", "split", *made_for, "--data-root", str(root), "--out", str(out)]) == 0
+    with pytest.raises(InputError, match=message):
+        indices(root, out)
 
 
 def test_one_tiny_object_lost_in_a_smaller_copy_is_forgiven(tmp_path: Path, lists: Path) -> None:

@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from incseg.batch import View
-from incseg.config import RunConfig
+from incseg.config import RunConfig, to_yaml
+from incseg.data.loader import ScoredImages, scoring_loader
 from incseg.engine.build import build, launch, train
 from incseg.engine.journal import Journal
 from incseg.engine.rescore import rescore
@@ -225,6 +227,53 @@ def test_a_first_step_of_another_kind_is_refused(quick_config: MakeConfig, tmp_p
 def test_scoring_again_gives_the_same_scores(quick_config: MakeConfig, tmp_path: Path) -> None:
     result = train(quick_config("mib"), tmp_path)
     assert rescore(tmp_path) == result
+
+
+def test_scoring_again_takes_no_more_processes_than_cores(
+    quick_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = quick_config("ft")
+    train(config, tmp_path)
+    many = config.model_copy(update={"data": config.data.model_copy(update={"workers": 64})})
+    (tmp_path / "config.yaml").write_text(to_yaml(many))
+    asked = []
+
+    def watched(images: ScoredImages, batch_size: int, workers: int) -> object:
+        asked.append(workers)
+        return scoring_loader(images, batch_size, 0)
+
+    monkeypatch.setattr("incseg.engine.rescore.scoring_loader", watched)
+    rescore(tmp_path)
+    assert asked == [os.cpu_count()] * 2
+
+
+def test_a_run_can_be_scored_by_another_evaluation_than_in_training(quick_config: MakeConfig, tmp_path: Path) -> None:
+    def with_data(**data: object) -> RunConfig:
+        config = quick_config("ft")
+        return config.model_copy(update={"data": config.data.model_copy(update=data)})
+
+    whole = train(with_data(crop_size=32), tmp_path / "whole")
+    there = {"scoring": "paper", "future": "ignore"}
+    middle = train(with_data(crop_size=32, **there), tmp_path / "middle")
+    assert whole["steps"] != middle["steps"]
+    again = rescore(tmp_path / "whole", settings={"data": there})
+    assert (again["steps"], again["settings"]) == (middle["steps"], middle["settings"])
+    assert rescore(tmp_path / "whole") == whole  # nothing was written
+
+    with pytest.raises(InputError, match=r"data\.future is background there and ignore here \(its scores come with it"):
+        train(with_data(crop_size=32, **there), tmp_path / "other", first_step=tmp_path / "whole")
+    with pytest.raises(InputError, match=r"--optim\.batch-size belongs to the training.* takes --data\.background, "):
+        rescore(tmp_path / "whole", settings={"optim": {"batch_size": 2}})
+    with pytest.raises(InputError, match=r"data\.scoring cannot be 'half'"):
+        rescore(tmp_path / "whole", settings={"data": {"scoring": "half"}})
+
+
+def test_an_extension_has_one_evaluation(quick_config: MakeConfig, tmp_path: Path) -> None:
+    config = quick_config("mib")
+    extended = config.model_copy(update={"data": config.data.model_copy(update={"known": ("background", "disc")})})
+    (tmp_path / "config.yaml").write_text(to_yaml(extended))
+    with pytest.raises(InputError, match="an extension is scored in one way only"):
+        rescore(tmp_path, settings={"data": {"scoring": "paper"}})
 
 
 @pytest.fixture

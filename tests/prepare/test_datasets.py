@@ -15,6 +15,7 @@ from PIL import Image
 from incseg import cli
 from incseg.data import dataset_entry, open_source
 from incseg.data.palette import index_image
+from incseg.data.source import _DATASETS
 from incseg.errors import InputError
 from incseg.prepare import datasets
 from incseg.prepare.archives import Archive, Progress
@@ -101,6 +102,7 @@ def test_ade20k_from_the_command_line(
 ) -> None:
     write_ade20k(tmp_path / "made" / "ADEChallengeData2016", {"a": [0, 1], "b": [2]}, {"c": [3]})
     monkeypatch.setattr(datasets, "ADE20K", offer(web, packed(tmp_path / "made", "ADEChallengeData2016.zip")))
+    monkeypatch.setitem(_DATASETS, "ade20k", replace(dataset_entry("ade20k"), published_images=(2, 1)))
     web.breaks_after = 700
     assert cli.main(["data", "prepare", "ade20k", "--root", str(tmp_path / "root")]) == 0
     shown = capsys.readouterr()
@@ -123,7 +125,7 @@ def test_what_is_ready_is_left_alone(web: Web, tmp_path: Path, monkeypatch: pyte
         datasets.prepare("ade20k", root, unwatched)
 
 
-def test_cityscapes_says_what_to_get_and_unpacks_it(tmp_path: Path) -> None:
+def test_cityscapes_says_what_to_get_and_unpacks_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "root"
     root.mkdir()
     with pytest.raises(InputError, match=r"get leftImg8bit_trainvaltest\.zip and gtFine_trainvaltest\.zip from https"):
@@ -135,6 +137,10 @@ def test_cityscapes_says_what_to_get_and_unpacks_it(tmp_path: Path) -> None:
         packed(tmp_path / part, f"{part}_trainvaltest.zip").rename(root / f"{part}_trainvaltest.zip")
     source = datasets.prepare("cityscapes", root, unwatched)
     assert (len(source.train), len(source.val)) == (2, 1)
+    assert cli.main(["data", "prepare", "cityscapes", "--root", str(root)]) == 1
+    said = capsys.readouterr()
+    assert "2 of the published 2975 training images" in said.err
+    assert "is ready" not in said.out
 
 
 @pytest.mark.parametrize(

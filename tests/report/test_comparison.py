@@ -99,6 +99,13 @@ def test_another_recipe_than_the_papers_is_said(tmp_path: Path) -> None:
     )
 
 
+def test_whole_images_are_not_what_the_paper_scores(tmp_path: Path) -> None:
+    whole = {"data": {"scoring": "full"}}
+    run = Run.read(write_result(tmp_path / "run", "cityscapes/13-6/overlapped", "mib", by_channel, overrides=whole))
+    (table,) = beside_the_paper([run])
+    assert table.note == "MiB: not the published recipe: data.scoring full (published: paper)"
+
+
 def test_a_run_finds_its_row_in_the_paper(tmp_path: Path) -> None:
     cold = {"ucd": {"temperature": 0.01}}
     folders = [

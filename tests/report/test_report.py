@@ -92,7 +92,7 @@ def test_folders_without_a_result_are_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_page(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is a folder; name the page"):
+    with pytest.raises(InputError, match="is a folder: name the file to write"):
         write_report([write_run(tmp_path / "run")], tmp_path)
 
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 import statistics
 import subprocess
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from incseg import cli
 
@@ -116,6 +118,23 @@ def test_every_run_is_a_process(voc_tiny: Path, tmp_path: Path, capfd: pytest.Ca
     assert said[0].startswith("incseg: optim.batch_size 1 cannot be shared by 1 device(s)")  # the run itself speaks
     assert "1 of 1 runs failed" in said[1]
     assert not (tmp_path / "ablation-weight.png").exists()  # there is nothing to plot
+
+
+def test_bad_data_is_said_once_before_anything_runs(
+    voc_tiny: Path, tmp_path: Path, processes: InThisProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = Path(shutil.copytree(voc_tiny, tmp_path / "voc"))
+    mask = sorted(root.rglob("SegmentationClassAug/*.png"))[0]
+    Image.new("RGB", Image.open(mask).size).save(mask)
+    arguments = ["reproduce", "1", "--columns", "19-1", "--rows", "ft", "mib", "--data-root", str(root)]
+    assert cli.main([*arguments, "--out", str(tmp_path / "out"), *QUICK]) == 2
+    said = capsys.readouterr()
+    assert f"{mask.name} holds RGB colours" in said.err
+    assert said.err.count("\n") == 1
+    assert "voc: " in said.out
+    assert "of the published 10582 training images" in said.out
+    assert not processes.commands
+    assert not (tmp_path / "out").exists()
 
 
 def test_missing_data_is_said_once_before_anything_runs(

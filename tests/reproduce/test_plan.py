@@ -35,13 +35,15 @@ def test_seeds_share_nothing() -> None:
     assert all(c["--first-step"].endswith(f"ft-seed{c['--seed']}") for c in found[3:])
 
 
-def test_tasks_that_begin_alike_share_a_first_step_where_the_data_cannot_object() -> None:
-    def shared(columns: list[str]) -> list[str | None]:
-        return [c.get("--first-step") for c in commands(make_plan("voc-main", rows=["ft"], columns=columns))]
+def test_tasks_that_begin_alike_share_a_first_step_unless_images_are_shared_out() -> None:
+    def shared(table: str, *columns: str) -> list[str | None]:
+        return [c.get("--first-step") for c in commands(make_plan(table, rows=["ft"], columns=columns))]
 
-    overlapped = shared(["15-5/overlapped", "15-1/overlapped", "19-1/overlapped"])
-    assert overlapped == [None, None, "runs/reproduce/voc-15-5-overlapped/ft-seed42"]
-    assert shared(["15-5/disjoint", "15-1/disjoint"]) == [None, None]
+    for setting in ("overlapped", "disjoint"):
+        first = f"runs/reproduce/voc-15-5-{setting}/ft-seed42"
+        assert shared("voc-main", f"15-5/{setting}", f"15-1/{setting}", f"19-1/{setting}") == [None, None, first]
+    assert shared("voc-main", "15-5") == [None, None]  # the two settings have other images
+    assert shared("ade-disjoint", "100-50", "100-10") == [None, None]
 
 
 def test_a_row_that_needs_something_runs_when_it_is_given() -> None:
@@ -102,6 +104,16 @@ def test_settings_reach_the_runs_they_are_for() -> None:
     assert ucd["--ucd.stride"] == "8"
     (row,) = commands(make_plan("batch-size", rows=["mib-2"], settings={"optim": {"batch_size": 4}}))
     assert row["--optim.batch-size"] == "2"  # what a row is about stays
+
+
+def test_every_run_is_scored_as_the_paper_scores_unless_the_person_says_otherwise() -> None:
+    def planned(**data: str) -> tuple[str, list[str]]:
+        plan = make_plan("cityscapes", rows=["ft"], columns=["13-6"], settings={"data": data} if data else {})
+        (command,) = commands(plan)
+        return command["--data.scoring"], plan.runs[0].deviations
+
+    assert planned() == planned(scoring="paper") == ("paper", [])
+    assert planned(scoring="full") == ("full", ["data.scoring full (published: paper)"])
 
 
 def test_a_part_of_a_protocol_chooses_columns() -> None:

@@ -61,6 +61,7 @@ LAYOUT = "{images,annotations}/{training,validation}/ with *.jpg and *.png (or a
     "ADE20K scenes (ADEChallengeData2016), 150 classes; orders of learning a, b, c by --data.class-order",
     tasks=("100-50", "100-10", "50-50", "offline"),
     published_images=(20210, 2000),
+    disjoint="balanced",
 )
 def open_ade20k(root: Path | None) -> Source:
     """List the files by name; ``root`` is ADEChallengeData2016 or the folder above it."""
@@ -69,7 +70,7 @@ def open_ade20k(root: Path | None) -> Source:
     if inside is None:
         raise InputError(f"--data-root {root} does not look like ADE20K: it must hold {LAYOUT}.")
     train, val = _files(inside, "training"), _files(inside, "validation")
-    return Source("ade20k", CLASSES, train, val, orders=ORDERS, disjoint="balanced")
+    return Source("ade20k", CLASSES, train, val, orders=ORDERS)
 
 
 def _files(root: Path, split: str) -> FileSplit:

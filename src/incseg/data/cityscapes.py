@@ -32,12 +32,12 @@ LAYOUT = "leftImg8bit/{train,val}/CITY/*_leftImg8bit.png and gtFine/{train,val}/
     "Cityscapes street scenes with fine annotations, 19 classes",
     tasks=("13-6", "13-1", "offline"),
     published_images=(2975, 500),
+    disjoint="balanced",  # hardly an image is without a car: the plain rule would leave step 0 next to nothing
 )
 def open_cityscapes(root: Path | None) -> Source:
     """List the files, by city and name; ``root`` holds ``leftImg8bit`` and ``gtFine``, or folders that hold them."""
     root = existing_root(root, "cityscapes", LAYOUT)
-    # Hardly an image is without a car: the plain rule would leave step 0 next to nothing. UCD's lists share them out.
-    return Source("cityscapes", CLASSES, _files(root, "train"), _files(root, "val"), disjoint="balanced")
+    return Source("cityscapes", CLASSES, _files(root, "train"), _files(root, "val"))
 
 
 def _files(root: Path, split: str) -> FileSplit:
@@ -51,11 +51,16 @@ def _files(root: Path, split: str) -> FileSplit:
 
 
 def _find(root: Path, part: str) -> Path:
-    """``part`` in the root or one folder below, as the official archives unpack into folders of their own."""
-    for candidate in (root / part, *sorted(root.glob(f"*/{part}"))):
-        if candidate.is_dir():
-            return candidate
-    raise InputError(f"--data-root {root} does not look like Cityscapes: there is no {part}/; it must hold {LAYOUT}.")
+    """``part`` in the root or one folder below, as the official archives unpack into folders of their own.
+
+    Of several, the one with both splits: the archive of further images has a ``leftImg8bit`` too, but neither of them.
+    """
+    candidates = [folder for folder in (root / part, *sorted(root.glob(f"*/{part}"))) if folder.is_dir()]
+    if not candidates:
+        raise InputError(
+            f"--data-root {root} does not look like Cityscapes: there is no {part}/; it must hold {LAYOUT}."
+        )
+    return max(candidates, key=lambda folder: sum((folder / split).is_dir() for split in ("train", "val")))
 
 
 def _scenes(folder: Path, suffix: str) -> set[tuple[str, str]]:

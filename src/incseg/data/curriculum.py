@@ -10,7 +10,7 @@ from torch import Tensor
 
 from incseg.data.loader import ScoredImages, TrainingImages
 from incseg.data.scan import Progress, class_presence
-from incseg.data.source import Source
+from incseg.data.source import Source, dataset_entry
 from incseg.data.splits import read_lists, refuse_strays
 from incseg.data.steps import (
     Background,
@@ -145,11 +145,11 @@ class ProtocolCurriculum(Curriculum):
         return ScoredImages(self.source.val, indices, table, crop=self.scored_crop)
 
     def _by_rule(self) -> list[list[int]]:
-        setting, disjoint = self.protocol.setting, self.source.disjoint
+        setting, disjoint = self.protocol.setting, dataset_entry(self.protocol.dataset).disjoint
         return images_per_step(self._train_presence, self.steps, setting, self.order, disjoint)
 
     def _listed(self, path: Path) -> list[list[int]]:
-        lists = read_lists(path, self.source.train.ids, self.steps)
+        lists = read_lists(path, self.source.train.ids, self.protocol, self.steps, self.classes)
         refuse_strays(lists, self._train_presence, self.steps, self.source, self.order)
         return [found.indices for found in lists]
 

@@ -56,8 +56,7 @@ class Split(ABC):
 class Source:
     """A dataset: ``classes`` by id (background first), images to learn from and images to be scored on.
 
-    ``orders`` are published orders of learning by name, each the dataset's ids with background first; ``disjoint`` is
-    the rule that shares out the images in the disjoint setting.
+    ``orders`` are published orders of learning by name, each the dataset's ids with background first.
     """
 
     name: str
@@ -65,7 +64,6 @@ class Source:
     train: Split
     val: Split
     orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    disjoint: Disjoint = "plain"
 
     def __post_init__(self) -> None:
         if len(self.classes) > IGNORE:
@@ -109,19 +107,36 @@ class DatasetEntry:
     """Those published for it."""
     published_images: tuple[int, int] | None = None
     """How many images the complete dataset has to learn from and to be scored on."""
+    disjoint: Disjoint = "plain"
+    """The rule that shares out the images in the disjoint setting."""
+
+    def shortfall(self, source: Source) -> str:
+        """In words, in what an opened copy is not the published dataset; empty if it is, or if none is published."""
+        counts = (len(source.train), len(source.val))
+        if self.published_images in (None, counts):
+            return ""
+        (train, val), (all_train, all_val) = counts, self.published_images
+        return (
+            f"{self.name}: {train} of the published {all_train} training images and {val} of the {all_val} validation "
+            "images are here; is the archive fully unpacked?"
+        )
 
 
 _DATASETS: dict[str, DatasetEntry] = {}
 
 
 def dataset(
-    name: str, summary: str, tasks: tuple[str, ...] = (), published_images: tuple[int, int] | None = None
+    name: str,
+    summary: str,
+    tasks: tuple[str, ...] = (),
+    published_images: tuple[int, int] | None = None,
+    disjoint: Disjoint = "plain",
 ) -> Callable[[Opener], Opener]:
     """Register ``open(root) -> Source`` under a name. It lists files; whether they are there is checked elsewhere."""
 
     def register(opener: Opener) -> Opener:
         assert name not in _DATASETS, f"two datasets are called '{name}'"
-        _DATASETS[name] = DatasetEntry(name, summary, opener, tasks, published_images)
+        _DATASETS[name] = DatasetEntry(name, summary, opener, tasks, published_images, disjoint)
         return opener
 
     return register

@@ -3,13 +3,14 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
 
 from incseg.data.source import Source, read_lines
 from incseg.errors import InputError, closest
-from incseg.protocol import Step
+from incseg.protocol import Protocol, Step
 
 # A copy of a dataset at a smaller size may have lost a tiny object; more than that, and the lists are for other data.
 STRAY_IMAGES = 0.01
@@ -23,14 +24,17 @@ class StepList:
     indices: list[int]
 
 
-def read_lists(path: Path, ids: Sequence[str], steps: Sequence[Step]) -> list[StepList]:
+def read_lists(
+    path: Path, ids: Sequence[str], protocol: Protocol, steps: Sequence[Step], classes: Sequence[str]
+) -> list[StepList]:
     """The list of every step, as indices in the dataset's order.
 
     ``path`` is a folder with ``train-K.npy`` (indices, as MiB and UCD ship them) or ``train-K.txt`` (an index or a name
-    per line) for each step K, or a JSON file of :meth:`Curriculum.describe`.
+    per line) for each step K, or a JSON file of :meth:`Curriculum.describe`, which must be of this protocol.
     """
     if path.is_file():
-        return _read_json(path, ids, steps)
+        learnt = [[classes[channel] for channel in step.new] for step in steps]
+        return _read_json(path, ids, protocol, learnt)
     if not path.is_dir():
         raise InputError(f"--splits {path} is neither a folder of lists (train-0.npy, …) nor a .json file of them.")
     return [_read_list(path, ids, step.index) for step in steps]
@@ -73,16 +77,27 @@ def _checked(path: Path, entries: Sequence[str], ids: Sequence[str]) -> list[int
     return sorted(set(found))
 
 
-def _read_json(path: Path, ids: Sequence[str], steps: Sequence[Step]) -> list[StepList]:
+def _read_json(path: Path, ids: Sequence[str], protocol: Protocol, learnt: Sequence[Sequence[str]]) -> list[StepList]:
     try:
-        lists = [
-            [str(name) for name in step["images"]] for step in json.loads(path.read_text(encoding="utf-8"))["steps"]
-        ]
+        described = json.loads(path.read_text(encoding="utf-8"))
+        made_for = str(described["protocol"])
+        lists = [[str(name) for name in step["images"]] for step in described["steps"]]
+        classes = [list(step["classes"]) for step in described["steps"]]
     except (ValueError, KeyError, TypeError):
         raise InputError(f"{path} is not a file of lists as 'incseg data split --out' writes it.") from None
-    if len(lists) != len(steps):
-        raise InputError(f"{path} has the lists of {len(lists)} steps, but the protocol has {len(steps)}.")
+    if made_for != str(protocol):
+        raise InputError(f"{path} has the lists of {made_for}, not of {protocol}.")
+    for step, (theirs, ours) in enumerate(zip_longest(classes, learnt)):
+        if theirs != ours:
+            raise InputError(
+                f"{path} is of another order of learning: its step {step} learns {_named(theirs)}, here it is "
+                f"{_named(ours)}; give the --data.class-order it was made with."
+            )
     return [StepList(path, _checked(path, names, ids)) for names in lists]
+
+
+def _named(classes: Sequence[str] | None) -> str:
+    return ", ".join(classes) if classes else "nothing"
 
 
 def refuse_strays(

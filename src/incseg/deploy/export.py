@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from incseg.deploy.model import Model
 from incseg.errors import IncompleteError, InputError
-from incseg.files import replacing
+from incseg.files import replacing, usable_file
 from incseg.models import Segmenter
 from incseg.seeding import seed_from
 
@@ -54,6 +54,7 @@ def export(model: Model, out: Path, kind: Format | None = None) -> float:
     The file appears only if it agrees with PyTorch.
     """
     kind = kind or _kind_of(out)
+    usable_file(out)
     deployed = Deployed(model.segmenter.cpu().eval())
     write = {"onnx": _write_onnx, "pt2": _write_pt2}[kind]
     with replacing(out) as temporary:

@@ -14,7 +14,7 @@ from rich.console import Console
 import incseg
 from incseg import methods
 from incseg.config import RunConfig, differing_setting, flat_settings, from_yaml, to_yaml
-from incseg.data import open_source
+from incseg.data import dataset_entry, open_source
 from incseg.data.curriculum import Curriculum, LabelPolicy, ProtocolCurriculum
 from incseg.data.extension import Extension
 from incseg.data.transforms import CentreCrop
@@ -114,7 +114,7 @@ def build(
         history=given.history if given is not None else (),
         schedule=Schedule(crop_size=config.data.crop_size, **config.optim.model_dump()),
         habits=Habits(
-            workers=min(config.data.workers, os.cpu_count() or 1),
+            workers=loading_processes(config),
             checkpoint_every=config.engine.checkpoint_every,
             log_every=config.engine.log_every,
             score_batch_size=config.engine.score_batch_size,
@@ -134,6 +134,11 @@ def build(
     )
 
 
+def loading_processes(config: RunConfig) -> int:
+    """As many as were asked for, but at most one per core."""
+    return min(config.data.workers, os.cpu_count() or 1)
+
+
 def build_curriculum(config: RunConfig, console: Console | None = None) -> Curriculum:
     """Open the dataset and check every mask against the protocol."""
 
@@ -142,11 +147,14 @@ def build_curriculum(config: RunConfig, console: Console | None = None) -> Curri
             console.print(f"reading which classes each mask shows: {done} of {total}", highlight=False)
 
     data, protocol = config.data, Protocol.parse(config.protocol)
-    if config.data.known is not None:
-        source = open_source(protocol.dataset, config.data.root)
-        return Extension(config.data.known, source, config.data.validation, config.data.void, progress)
+    source = open_source(protocol.dataset, data.root)
+    if data.known is not None:
+        return Extension(data.known, source, data.validation, data.void, progress)
+    shortfall = dataset_entry(protocol.dataset).shortfall(source)
+    if shortfall and console is not None:
+        console.print(shortfall, highlight=False, markup=False, soft_wrap=True)
     return ProtocolCurriculum(
-        open_source(protocol.dataset, data.root),
+        source,
         protocol,
         wanted_order=data.class_order,
         lists=data.splits,

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from incseg.config import RunConfig, differing_setting, flat_settings, from_yaml
+from incseg.config import SCORING, RunConfig, differing_setting, flat_settings, from_yaml
+from incseg.data import dataset_entry
 from incseg.data.curriculum import Curriculum
 from incseg.engine.checkpoint import RunFolder
 from incseg.errors import InputError
@@ -34,7 +35,9 @@ def check_first_step(source: Path, config: RunConfig, method: Method, curriculum
     ignoring = (*OF_LATER_STEPS, *(["protocol"] if same_data else []))
     difference = differing_setting(theirs, config, ignoring=ignoring)
     if difference:
-        raise InputError(f"step 0 of {source} cannot be shared: {difference}.")
+        # The model would be the same; but its scores come along, and a result must not mix two evaluations.
+        scores = " (its scores come with it, and are of another evaluation)" if difference.split()[0] in SCORING else ""
+        raise InputError(f"step 0 of {source} cannot be shared: {difference}{scores}.")
     their_method = parse(theirs.method, theirs.settings)
     if their_method.first_step != method.first_step:
         raise InputError(f"'{method.name}' learns step 0 otherwise than '{their_method.name}': it needs its own.")
@@ -43,11 +46,12 @@ def check_first_step(source: Path, config: RunConfig, method: Method, curriculum
 def first_step_identity(config: RunConfig) -> str:
     """All that step 0 depends on, as far as it can be told without the data: runs that agree in it can share theirs.
 
-    Tasks that begin with the same classes agree in the overlapped setting. In the disjoint one it is for the dataset to
-    say which images are left for step 0, so there only runs of one protocol agree.
+    Tasks that begin with the same classes agree, but where the images are shared out among all steps: there only runs
+    of one task do.
     """
     protocol = Protocol.parse(config.protocol)
-    first_classes = protocol.task.split("-")[0] if protocol.setting is Setting.OVERLAPPED else protocol.task
+    shared_out = protocol.setting is Setting.DISJOINT and dataset_entry(protocol.dataset).disjoint == "balanced"
+    first_classes = protocol.task if shared_out else protocol.task.split("-")[0]
     ignored = ("protocol", *OF_LATER_STEPS)
     others = {name: value for name, value in flat_settings(config).items() if not name.startswith(ignored)}
     method = parse(config.method, config.settings)

@@ -1,13 +1,13 @@
-"""Scoring the saved models of a run again: after moving data, or with another version."""
+"""Scoring the saved models of a run again: after moving data, with another version, or by another evaluation."""
 
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from incseg.config import RunConfig, from_yaml
+from incseg.config import SCORING, Layer, RunConfig, from_yaml, merge, validate
 from incseg.data.loader import scoring_loader
-from incseg.engine.build import build_curriculum, launch, run_header
+from incseg.engine.build import build_curriculum, launch, loading_processes, run_header
 from incseg.engine.checkpoint import RunFolder
 from incseg.engine.evaluator import score
 from incseg.engine.results import run_result, step_entry
@@ -15,15 +15,29 @@ from incseg.errors import InputError
 from incseg.models.storage import load_model
 
 
-def rescore(run: Path, data_root: Path | None = None) -> dict[str, Any]:
-    """The result of a run, from its models alone; nothing is written."""
+def rescore(run: Path, data_root: Path | None = None, settings: Layer | None = None) -> dict[str, Any]:
+    """The result of a run, from its models alone, scored as it was or as ``settings`` say; nothing is written."""
     folder = RunFolder(run)
     if not folder.config.is_file():
         raise InputError(f"{run} is not the folder of a run: it holds no config.yaml.")
     config = from_yaml(folder.config)
-    if data_root is not None:
-        config = config.model_copy(update={"data": config.data.model_copy(update={"root": data_root})})
-    return _rescore(folder, config)
+    _require_scoring(settings or {}, config)
+    moved = {"data": {"root": data_root}} if data_root is not None else {}
+    return _rescore(folder, validate(merge(merge(config.model_dump(), settings or {}), moved)))
+
+
+def _require_scoring(settings: Layer, config: RunConfig) -> None:
+    """Refuse settings that a trained model can no longer follow, and any for an extension, which has one evaluation."""
+    if settings and config.data.known is not None:
+        raise InputError("an extension is scored in one way only, each class where it is labelled: give no settings.")
+    for section, values in settings.items():
+        for name in values:
+            if f"{section}.{name}" not in SCORING:
+                accepted = ", ".join(f"--{setting.replace('_', '-')}" for setting in sorted(SCORING))
+                raise InputError(
+                    f"--{section}.{name.replace('_', '-')} belongs to the training, which is over: 'incseg eval' takes "
+                    f"{accepted}."
+                )
 
 
 def _rescore(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
@@ -38,7 +52,7 @@ def _rescore(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
         segmenter, classes = load_model(folder.model(step.index), fabric.device)
         confusion = torch.zeros(step.num_classes, step.num_classes, dtype=torch.int64, device=fabric.device)
         for images in curriculum.scored_images(step):
-            loader = scoring_loader(images, config.engine.score_batch_size, config.data.workers)
+            loader = scoring_loader(images, config.engine.score_batch_size, loading_processes(config))
             confusion += score(segmenter, loader, images.judged_as(step.num_classes), fabric.device)
         entries.append(step_entry(step, classes, done[1]["training_images"], confusion.cpu()))
     if not entries:

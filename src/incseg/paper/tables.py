@@ -12,6 +12,9 @@ from incseg.errors import InputError, closest
 Background = Literal["none", "first", "all"]
 """Where a row counts background: nowhere, in the first group and in all classes, or in all classes only."""
 
+# How the authors score, as MiB and PLOP before them: the middle of every image. The recipes score all of it.
+EVALUATION: dict[str, dict[str, Any]] = {"data": {"scoring": "paper"}}
+
 FOLDER = Path(__file__).parent
 
 

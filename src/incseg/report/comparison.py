@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from incseg.config import RunConfig, flat_settings, load_recipe
+from incseg.config import RunConfig, flat_settings, load_recipe, merge
 from incseg.metrics import nan_if_none
-from incseg.paper import Block, Group, Row, read_tables
+from incseg.paper import EVALUATION, Block, Group, Row, read_tables
 from incseg.paper import Table as PaperTable
 from incseg.report.runs import Run
 from incseg.report.tables import Table, mean_and_spread
@@ -113,15 +113,15 @@ def _deviation_notes(lines: Iterable[Line]) -> list[str]:
     found: dict[str, list[str]] = {}
     for line in lines:
         for run in line.runs:
-            words = ", ".join(deviations(run.settings, line.row, published(line.row, run)))
+            words = ", ".join(deviations(run.settings, line.row, published(line.row, run.protocol, run.seed)))
             if words and line.row.label not in found.setdefault(words, []):
                 found[words].append(line.row.label)
     return [f"{', '.join(rows)}: not the published recipe: {words}" for words, rows in found.items()]
 
 
-def published(row: Row, run: Run) -> RunConfig:
-    """The recipe that the paper's row stands for, under the protocol of a run."""
-    return load_recipe(run.protocol, {**row.settings, "method": row.method, "seed": run.seed})
+def published(row: Row, protocol: str, seed: int) -> RunConfig:
+    """The recipe that the paper's row stands for under a protocol, scored as the paper scores."""
+    return load_recipe(protocol, {**merge(EVALUATION, row.settings), "method": row.method, "seed": seed})
 
 
 def deviations(settings: Mapping[str, Any], row: Row, recipe: RunConfig) -> list[str]:
@@ -162,4 +162,4 @@ def _candidates(run: Run, protocol: str) -> Iterator[tuple[int, PaperTable, Row]
         if blocks and len(run.classes) == blocks[0].num_foreground + 1:
             for row in table.rows:
                 if row.method == run.method and (row.task is not None) == run.is_offline:
-                    yield len(deviations(run.settings, row, published(row, run))), table, row
+                    yield len(deviations(run.settings, row, published(row, run.protocol, run.seed))), table, row

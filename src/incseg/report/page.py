@@ -14,8 +14,7 @@ from typing import Any
 import jinja2
 
 from incseg.data.palette import palette
-from incseg.errors import InputError
-from incseg.files import replacing, usable_folder
+from incseg.files import replacing, usable_file
 from incseg.protocol import IGNORE
 from incseg.report import charts, figures, pictures, tables
 from incseg.report.comparison import beside_the_paper
@@ -29,9 +28,7 @@ SCRIPTS = ("elements.js", "theme.js", "iou.js", "confusion.js", "pictures.js")
 def write_report(folders: Sequence[Path], out: Path) -> None:
     """Compare runs of one protocol on one page."""
     runs = read_runs(folders)
-    if out.is_dir():
-        raise InputError(f"{out} is a folder; name the page to write, for example {out / 'report.html'}.")
-    usable_folder(out.parent)
+    usable_file(out)
     with replacing(out) as temporary:
         temporary.write_text(render(runs), encoding="utf-8")
 

@@ -3,13 +3,16 @@
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from incseg.data import open_source
+from incseg.config import DataConfig
+from incseg.data.curriculum import Curriculum
+from incseg.engine.build import build_curriculum
 from incseg.errors import TrainingError
-from incseg.protocol import Protocol
+from incseg.methods import parse
 from incseg.reproduce.outcome import as_tables, read_outcome, write_csv
 from incseg.reproduce.plan import Plan
 from incseg.reproduce.plots import draw
@@ -36,8 +39,7 @@ def reproduce_table(plan: Plan, out: Path, console: Console) -> None:
 def execute(plan: Plan, console: Console) -> list[PlannedRun]:
     """Do what is not done yet; returns the runs that failed."""
     pending = [run for run, _ in plan.pending]
-    for dataset, root in {(Protocol.parse(run.protocol).dataset, run.data_root) for run in pending}:
-        open_source(dataset, root)  # a missing dataset is said once, before the first run, not by every run
+    check_data(pending, console)
     failed = []
     for number, run in enumerate(pending, 1):
         command = run.arguments(_first_step_for(run, plan))
@@ -45,6 +47,18 @@ def execute(plan: Plan, console: Console) -> list[PlannedRun]:
         if subprocess.run([sys.executable, "-m", "incseg", *command], check=False).returncode != 0:
             failed.append(run)
     return failed
+
+
+def check_data(runs: Sequence[PlannedRun], console: Console) -> None:
+    """What is wrong with the data, or with a method on it, is said once, before the first run, not by every run."""
+    curricula: dict[tuple[str, DataConfig], Curriculum] = {}
+    for run in runs:
+        config = run.config
+        described = (config.protocol, config.data)
+        if described not in curricula:
+            curricula[described] = build_curriculum(config, console)
+        curriculum = curricula[described]
+        parse(config.method, config.settings).check(curriculum.steps, curriculum.classes)
 
 
 def _first_step_for(run: PlannedRun, plan: Plan) -> Path | None:

@@ -12,9 +12,9 @@ from incseg.engine.checkpoint import RunFolder
 from incseg.engine.first_step import first_step_identity
 from incseg.errors import InputError
 from incseg.methods import parse
-from incseg.paper import Block, Row
+from incseg.paper import EVALUATION, Block, Row
 from incseg.protocol import Protocol
-from incseg.report.comparison import deviations
+from incseg.report.comparison import deviations, published
 from incseg.report.runs import Run
 
 Settings = Mapping[str, Mapping[str, Any]]
@@ -44,17 +44,18 @@ class PlannedRun:
     @property
     def settings(self) -> dict[str, Any]:
         """What the command adds to the recipe."""
-        return merge(self.asked, self.row.settings)
+        return merge(merge(EVALUATION, self.asked), self.row.settings)
 
     @cached_property
     def config(self) -> RunConfig:
         """What will be run."""
-        return self._load(self.settings)
+        data = {"root": self.data_root} if self.data_root else {}
+        return self._load(merge(self.settings, {"data": data}))
 
     @cached_property
     def published(self) -> RunConfig:
         """What the paper's recipe is for this row."""
-        return self._load(self.row.settings)
+        return published(self.row, self.protocol, self.seed)
 
     @property
     def deviations(self) -> list[str]:
@@ -67,7 +68,7 @@ class PlannedRun:
     @cached_property
     def folder(self) -> Path:
         """Named by protocol, method and the row's settings, so that tables share what they have in common."""
-        plain = flat_settings(self._load({}))
+        plain = flat_settings(self._load(EVALUATION))
         own = {n: v for n, v in flat_settings(self.published).items() if plain.get(n) != v}
         words = [f"{name.removeprefix('settings.')}={value}" for name, value in own.items()]
         return self.out / self.protocol.replace("/", "-") / f"{','.join([self.row.method, *words])}-seed{self.seed}"
