@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from incseg import methods
 from incseg.batch import Batch, Outputs, View
@@ -26,7 +27,7 @@ def recalling(quick_config: MakeConfig, tmp_path: Path) -> MakeConfig:
 
     def make(**overrides: object) -> RunConfig:
         settings = {"recall": {**PICTURES, "images": tmp_path / "pictures"}}
-        return quick_config("recall", task="2-1-1", settings=settings, **overrides)
+        return quick_config(**{"method": "recall", "task": "2-1-1", "settings": settings, **overrides})
 
     return make
 
@@ -79,7 +80,7 @@ def test_a_helper_learns_its_steps_classes_by_their_own_numbers() -> None:
     student = Segmenter(Architecture(encoder="test_resnet", decoder="deeplabv3plus"), [3, 1]).eval()
     part = ReplayedPictures(folder=Path("pictures"))
     part._student = student
-    helper = HelperDecoder(student, classes=1).eval()
+    helper = HelperDecoder(student, [2]).eval()
     student.add_module("helper", helper)
     images = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
     labels = torch.zeros(2, 64, 64, dtype=torch.int64)
@@ -115,6 +116,15 @@ def test_interrupted_it_ends_as_if_nothing_had_happened(recalling: MakeConfig, t
     train(recalling(engine=engine), tmp_path / "cut")
     for file in ("result.json", "step-2/model.safetensors", "step-2/memory.safetensors"):
         assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "cut" / file).read_bytes()
+
+
+@pytest.mark.parametrize("method", ["ewc+recall", "recall+pi", "pi+recall", "rw+recall", "recall+rw"])
+def test_importance_does_not_watch_the_helper(method: str, recalling: MakeConfig, tmp_path: Path) -> None:
+    config = recalling(method=method, optim={"epochs": 1, "batch_size": 4, "incremental_learning_rate": 0.02})
+    train(config, tmp_path / "run")
+    remembered = load_file(tmp_path / "run" / "step-1" / "memory.safetensors")
+    assert any("/classifier.heads.1." in name for name in remembered)
+    assert not any("/helper." in name for name in remembered)
 
 
 def test_without_pictures_it_says_so_and_inpaints(quick_config: MakeConfig, tmp_path: Path) -> None:

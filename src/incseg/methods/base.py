@@ -1,5 +1,6 @@
 """What a method is: a sum of parts, each of which may add a loss, relabel, watch gradients or prepare a step."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,8 @@ class Context:
     """One pass over the step's own training batches, on the device."""
     library: Library
     """Images to replay."""
+    stable_curvature: float = math.inf
+    """What bends the loss more than this makes the optimizer overshoot further with every iteration of the step."""
     seed: int = 0
     """For random choices: of this run and step, the same in every process."""
     say: Callable[[str], None] = print

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import count, takewhile
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from incseg import losses
-from incseg.batch import View, upsample
+from incseg.batch import Outputs, View, upsample
 from incseg.data.pictures import PictureFolder, open_generator
 from incseg.data.replay import Replay
 from incseg.errors import InputError
@@ -50,15 +51,18 @@ class InpaintedCrossEntropy(CrossEntropy):
 class HelperDecoder(nn.Module):
     """A second decoder on the frozen encoder, which knows the classes of one step alone."""
 
-    def __init__(self, student: Segmenter, classes: int):
+    def __init__(self, student: Segmenter, head_sizes: Sequence[int]):
         super().__init__()
         self.decoder = copy.deepcopy(student.decoder)
-        self.classifier = GrowingClassifier(student.classifier.channels, [1 + classes])
+        self.architecture = student.architecture
+        kernel = self.architecture.classifier_kernel
+        self.classifier = GrowingClassifier(student.classifier.channels, head_sizes, kernel)
         self.to(student.mean.device)
 
     def forward(self, images: Tensor, stages: Sequence[Tensor], like: Tensor) -> Tensor:
         """Normalised images and the encoder's stages → (B, 1+n, H, W) logits of background and the step's classes."""
-        return upsample(self.classifier(self.decoder([images, *stages])), like)
+        embedding = self.decoder([images, *stages])
+        return upsample(Outputs(self.classifier(embedding), embedding, [], self.architecture.align_corners), like)
 
 
 @dataclass
@@ -100,7 +104,7 @@ class ReplayedPictures(LossTerm):
             self._helpers[index] = self._kept(index, context.student).eval().requires_grad_(False)
         if context.step.future:
             torch.manual_seed(context.seed)
-            context.student.add_module("helper", HelperDecoder(context.student, len(context.step.new)))
+            context.student.add_module("helper", HelperDecoder(context.student, [1 + len(context.step.new)]))
 
     def replay(self, context: Context) -> Replay | None:
         """The pictures of all classes learnt so far."""
@@ -165,7 +169,9 @@ class ReplayedPictures(LossTerm):
     def _kept(self, index: int, student: Segmenter) -> HelperDecoder:
         prefix = f"{index}/"
         state = {name.removeprefix(prefix): tensor for name, tensor in self.memory.items() if name.startswith(prefix)}
-        helper = HelperDecoder(student, len(state.pop("channels")) - 1)
+        del state["channels"]
+        heads = takewhile(state.__contains__, (f"classifier.heads.{head}.weight" for head in count()))
+        helper = HelperDecoder(student, [len(state[name]) for name in heads])
         helper.load_state_dict(state)
         return helper
 
