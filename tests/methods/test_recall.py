@@ -5,7 +5,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from incseg import methods
 from incseg.batch import Batch, Outputs, View
 from incseg.config import RunConfig
 from incseg.data.file_split import read_image
@@ -150,11 +149,6 @@ def test_missing_pictures_are_refused_before_anything_is_learnt(quick_config: Ma
     with pytest.raises(InputError, match=r"pictures/disc holds no pictures.*Did you mean 'disk'"):
         train(quick_config("recall", settings={"recall": {"images": pictures}}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_two_memories_are_refused() -> None:
-    with pytest.raises(InputError, match=r"'recall' and 'emseg' cannot be summed"):
-        methods.parse("recall+emseg")
 
 
 def _outputs(logits: torch.Tensor) -> Outputs:
