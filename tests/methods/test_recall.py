@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 from incseg.batch import Batch, Outputs, View
@@ -148,7 +149,23 @@ def test_missing_pictures_are_refused_before_anything_is_learnt(quick_config: Ma
     (pictures / "disk").mkdir(parents=True)
     with pytest.raises(InputError, match=r"pictures/disc holds no pictures.*Did you mean 'disk'"):
         train(quick_config("recall", settings={"recall": {"images": pictures}}), tmp_path / "run")
+    Image.new("RGB", (8, 8)).save(pictures / "disk" / "1.png")
+    (pictures / "disk").rename(pictures / "disc")
+    (pictures / "square").mkdir()
+    (pictures / "square" / "1.jpg").write_text("404 not found")
+    with pytest.raises(InputError, match=r"square/1\.jpg cannot be read"):
+        train(quick_config("recall", settings={"recall": {"images": pictures}}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_generator_shows_what_it_can_do_before_anything_is_learnt(recalling: MakeConfig, tmp_path: Path) -> None:
+    build(recalling(), tmp_path / "run", launch(recalling()))
+    made = sorted(str(file.relative_to(tmp_path / "pictures")) for file in (tmp_path / "pictures").rglob("*.png"))
+    assert made == ["disc/00000.png", "square/00000.png", "triangle/00000.png"]
+    (tmp_path / "pictures" / "square" / "00000.png").unlink()
+    broken = {"recall": {**PICTURES, "generator": "math:sqrt", "images": tmp_path / "pictures"}}
+    with pytest.raises(InputError, match=r"'math:sqrt' cannot make a picture of 'square' \(TypeError"):
+        train(recalling(settings=broken), tmp_path / "run")
 
 
 def _outputs(logits: torch.Tensor) -> Outputs:

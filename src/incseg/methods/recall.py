@@ -1,14 +1,13 @@
 """RECALL: see old classes again in pictures from the web or from a generator, labelled by the network itself."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count, takewhile
 from pathlib import Path
 from typing import ClassVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from incseg import losses
@@ -18,6 +17,7 @@ from incseg.data.replay import Replay
 from incseg.errors import InputError
 from incseg.methods.base import Context, LossTerm, Part
 from incseg.methods.finetune import CrossEntropy
+from incseg.methods.processes import done_by_one
 from incseg.methods.registry import method
 from incseg.methods.settings import Count
 from incseg.models import Segmenter
@@ -83,12 +83,13 @@ class ReplayedPictures(LossTerm):
 
     def check(self, steps: Sequence[Step], classes: Sequence[str]) -> None:
         """Every class that will be old needs pictures, or someone who makes them and a place to keep them."""
-        if self.generator is not None:
-            if self.folder is None:
+        if self.folder is None:
+            if self.generator is not None:
                 raise InputError("--recall.generator needs --recall.images DIR: where its pictures are kept.")
-            open_generator(self.generator)
-        elif self.folder is not None:
-            PictureFolder(self.folder).check([classes[channel] for channel in steps[-1].old])
+            return
+        names = [classes[channel] for channel in steps[-1].old]
+        self._fill(names, number=1)  # a generator shows what it can do before anything is learnt
+        PictureFolder(self.folder).check(names, self.per_class)
 
     def begin(self, context: Context) -> None:
         """Take up the helpers of earlier steps, and start one for this step if there will be a later one."""
@@ -110,12 +111,11 @@ class ReplayedPictures(LossTerm):
         """The pictures of all classes learnt so far."""
         if context.teacher is None or self.folder is None:
             return None
-        pictures = PictureFolder(self.folder)
+        names = {channel: context.library.classes[channel] for channel in context.step.old}
+        self._fill(list(names.values()), self.per_class, context.say)
         files, channels = list[Path](), list[int]()
-        for channel in context.step.old:
-            name = context.library.classes[channel]
-            self._fill(pictures, name, context)
-            found = pictures.files(name, self.per_class)
+        for channel, name in names.items():
+            found = PictureFolder(self.folder).files(name, self.per_class)
             files += found
             channels += [channel] * len(found)
         return Replay(context.library.pictures(files, channels), alternate=True)
@@ -175,16 +175,22 @@ class ReplayedPictures(LossTerm):
         helper.load_state_dict(state)
         return helper
 
-    def _fill(self, pictures: PictureFolder, name: str, context: Context) -> None:
-        """Have missing pictures made, by one process for all."""
-        if self.generator is None:
+    def _fill(self, names: Sequence[str], number: int, say: Callable[[str], None] = lambda _: None) -> None:
+        """Have so many pictures made of each class where there are fewer, by one process for all."""
+        if self.generator is None or self.folder is None:
             return
-        several = dist.is_available() and dist.is_initialized()
-        if (not several or dist.get_rank() == 0) and len(pictures.files(name, self.per_class)) < self.per_class:
-            context.say(f"recall: making pictures of '{name}'")
-            pictures.fill(name, self.per_class, open_generator(self.generator))
-        if several:
-            dist.barrier()
+        wanted, pictures = self.generator, PictureFolder(self.folder)
+
+        def fill() -> None:
+            missing = [name for name in names if len(pictures.files(name, self.per_class)) < self.per_class]
+            if not missing:
+                return
+            generator = open_generator(wanted)  # once for all; it may be large, so it goes when they are made
+            for name in missing:
+                say(f"recall: making pictures of '{name}'")
+                pictures.fill(name, number, generator)
+
+        done_by_one(fill)
 
 
 def _in_training(student: Segmenter) -> HelperDecoder | None:
