@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from incseg.batch import Batch, Outputs, View
+from incseg.batch import Batch, Outputs, View, upsample
 from incseg.config import RunConfig
 from incseg.data.file_split import read_image
 from incseg.data.shapes import pictures_of
@@ -95,6 +95,19 @@ def test_a_helper_learns_its_steps_classes_by_their_own_numbers() -> None:
     assert alone.requires_grad
 
 
+def test_the_first_helper_is_the_network_itself_however_it_came_to_be() -> None:
+    """A model that is extended may have several heads, and wide ones."""
+    torch.manual_seed(0)
+    architecture = Architecture(encoder="test_resnet", decoder="deeplabv3plus", classifier_kernel=3, align_corners=True)
+    student = Segmenter(architecture, [3, 1]).eval()
+    part = ReplayedPictures(folder=Path("pictures"))
+    part._keep(0, (1, 2, 3), student)
+    images = torch.randint(0, 256, (1, 3, 64, 64), dtype=torch.uint8)
+    outputs = student(images, with_stages=True)
+    answer = part._kept(0, student).eval()(student.normalise(images), outputs.stages, images)
+    torch.testing.assert_close(answer, upsample(outputs, images))
+
+
 def test_generated_pictures_are_kept_and_made_once(recalling: MakeConfig, tmp_path: Path) -> None:
     train(recalling(), tmp_path / "run")
     files = sorted((tmp_path / "pictures").rglob("*.png"))
@@ -130,6 +143,7 @@ def test_importance_does_not_watch_the_helper(method: str, recalling: MakeConfig
 def test_without_pictures_it_says_so_and_inpaints(quick_config: MakeConfig, tmp_path: Path) -> None:
     said: list[str] = []
     trainer = build(quick_config("recall"), tmp_path, launch(quick_config("recall")))
+    assert not trainer.method.needs_stages
     trainer.journal.say = said.append  # type: ignore[method-assign,assignment]
     for step in trainer.curriculum.steps:
         assert trainer.prepare(step).images.replay is None

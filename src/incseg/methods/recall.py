@@ -73,13 +73,17 @@ class ReplayedPictures(LossTerm):
     images and classes; it is kept in memory, and labels pictures of these classes in the steps after.
     """
 
-    needs_stages: ClassVar[bool] = True
     first_step: ClassVar[str | None] = ""  # the helper of step 0 is taken from the teacher of step 1
     folder: Path | None = None
     generator: str | None = None
     per_class: int = 500
     _student: Segmenter = field(init=False, repr=False, compare=False)
     _helpers: dict[int, HelperDecoder] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def needs_stages(self) -> bool:  # type: ignore[override]  # a class variable elsewhere: here it follows a setting
+        """Helpers look at the stages, and without pictures there are none."""
+        return self.folder is not None
 
     def check(self, steps: Sequence[Step], classes: Sequence[str]) -> None:
         """Every class that will be old needs pictures, or someone who makes them and a place to keep them."""
