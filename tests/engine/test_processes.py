@@ -83,6 +83,16 @@ def test_two_processes_train_one_model_and_score_every_image_once(tmp_path: Path
     assert torch.nn.functional.cosine_similarity(first, second, dim=0) > 0.99
 
 
+def test_what_one_process_refuses_all_refuse_in_a_sentence(tmp_path: Path) -> None:
+    data = write_folder(tmp_path / "data", train=16, val=5)
+    done = run("train", "folder/2-1/overlapped", "--data-root", data, *SMALL, "--optim.batch-size", "4",
+               "--engine.devices", "2", "--method", "recall", "--recall.generator", "math:sqrt",
+               "--recall.images", tmp_path / "pictures", "--out", tmp_path / "run")  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert "the generator 'math:sqrt' cannot make a picture of 'disc'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(("method", "task"), [("recall", "2-1"), ("emseg", "2-2"), ("rw", "2-2")])
 def test_memories_and_replay_work_in_two_processes(method: str, task: str, tmp_path: Path) -> None:
     """What a method remembers is one thing, not one per process: a run that resumes from it goes on alike."""

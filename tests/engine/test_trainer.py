@@ -311,6 +311,27 @@ def test_a_loss_that_is_not_finite_stops_the_run_with_a_sentence(quick_config: M
         assert all(value.isfinite().all() for value in saved["model"].values())
 
 
+def test_beside_the_labels_the_largest_term_is_blamed(quick_config: MakeConfig, tmp_path: Path) -> None:
+    settings = {"mib": {"kd_weight": 1e30}}
+    with pytest.raises(
+        TrainingError, match=r"at step 1, .*--optim\.incremental-learning-rate, or a smaller weight of "
+    ):
+        train(quick_config("mib+ucd", settings=settings), tmp_path)
+
+
+def test_gradient_descent_settles_up_to_the_stable_curvature_and_not_beyond() -> None:
+    schedule = Schedule(30, 24, 0.01, 0.03, 0.9, 0, 0.9, 512)
+    for step in steps("2-2", 4):
+        for share, settles in ((0.99, True), (1.01, False)):
+            x = torch.nn.Parameter(torch.ones((), dtype=torch.float64))
+            optimizer = schedule.optimizer([x])
+            optimizer.param_groups[0]["lr"] = schedule.learning_rate_at(step, 0)
+            for _ in range(2000):
+                x.grad = share * schedule.stable_curvature(step) * x.detach()
+                optimizer.step()
+            assert (abs(x.item()) < 1) == settles
+
+
 def test_the_learning_rate_falls_as_a_power_from_a_start_per_step() -> None:
     schedule = Schedule(30, 24, 0.01, 0.001, 0.9, 1e-4, 0.9, 512)
     first, second = steps("2-2", 4)

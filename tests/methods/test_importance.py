@@ -1,12 +1,18 @@
 """EWC, PI and RW against hand-written recurrences, on the gradients of a real student."""
 
+import json
+import math
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from incseg import methods
 from incseg.batch import Batch, Outputs, View
+from incseg.config import RunConfig, load_recipe
+from incseg.engine.build import train
 from incseg.methods.importance import ElasticWeights, ImportancePenalty, PathIntegral, RiemannianWalk
 from incseg.models import Architecture, Segmenter
 from incseg.protocol import steps
@@ -105,3 +111,35 @@ def test_importance_and_penalty_follow_their_definition(
 @pytest.mark.parametrize("name", ["ewc", "pi", "rw"])
 def test_they_need_their_own_first_step(name: str) -> None:
     assert methods.parse(name).first_step != methods.parse("ft").first_step
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe"),
+    [*((name, "shapes/4-2/overlapped") for name in ("ewc", "pi", "rw")), ("ewc", "ade20k/100-50/overlapped")],
+)
+def test_they_hold_at_the_learning_rates_of_the_recipes(
+    name: str, recipe: str, quick_config: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    rates = load_recipe(recipe).optim
+    optim = {
+        "epochs": 10,
+        "batch_size": 4,
+        "learning_rate": rates.learning_rate,
+        "incremental_learning_rate": rates.incremental_learning_rate,
+    }
+    train(quick_config(name, optim=optim), tmp_path)  # refuses a loss that is not finite
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    penalty = type(methods.parse(name).parts[1]).__name__
+    values = [line[penalty] for line in lines if line["step"] == "step 1"]
+    assert len(values) >= 30
+    assert 0 < max(values) < 10, "parameters swing ever further around where they should stay"
+
+
+def test_importance_is_cut_only_where_the_optimizer_could_not_hold_it() -> None:
+    part, student = ElasticWeights(weight=500.0), student_of([3])
+    walk(part, student, 5)
+    for curvature, largest in ((1.357 / 0.001, 1.0), (1.357 / 0.03, 0.9 * 1.357 / 0.03 / 1000), (math.inf, 1.0)):
+        part.begin(replace(context(SECOND, student, student, batches=list), stable_curvature=curvature))
+        expected = part.importance(NAME).clamp(max=largest)
+        torch.testing.assert_close(part.memory[f"importance/{NAME}"], expected)
+        assert float(expected.max()) == pytest.approx(largest)

@@ -3,9 +3,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
+from safetensors.torch import load_file
 
-from incseg import methods
-from incseg.batch import Batch, Outputs, View
+from incseg.batch import Batch, Outputs, View, upsample
 from incseg.config import RunConfig
 from incseg.data.file_split import read_image
 from incseg.data.shapes import pictures_of
@@ -26,7 +27,7 @@ def recalling(quick_config: MakeConfig, tmp_path: Path) -> MakeConfig:
 
     def make(**overrides: object) -> RunConfig:
         settings = {"recall": {**PICTURES, "images": tmp_path / "pictures"}}
-        return quick_config("recall", task="2-1-1", settings=settings, **overrides)
+        return quick_config(**{"method": "recall", "task": "2-1-1", "settings": settings, **overrides})
 
     return make
 
@@ -79,7 +80,7 @@ def test_a_helper_learns_its_steps_classes_by_their_own_numbers() -> None:
     student = Segmenter(Architecture(encoder="test_resnet", decoder="deeplabv3plus"), [3, 1]).eval()
     part = ReplayedPictures(folder=Path("pictures"))
     part._student = student
-    helper = HelperDecoder(student, classes=1).eval()
+    helper = HelperDecoder(student, [2]).eval()
     student.add_module("helper", helper)
     images = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
     labels = torch.zeros(2, 64, 64, dtype=torch.int64)
@@ -92,6 +93,19 @@ def test_a_helper_learns_its_steps_classes_by_their_own_numbers() -> None:
     alone = part.losses(View(Batch(images, labels, torch.tensor([1, 2])), outputs, None, step))["helper"]
     assert alone.item() == 0
     assert alone.requires_grad
+
+
+def test_the_first_helper_is_the_network_itself_however_it_came_to_be() -> None:
+    """A model that is extended may have several heads, and wide ones."""
+    torch.manual_seed(0)
+    architecture = Architecture(encoder="test_resnet", decoder="deeplabv3plus", classifier_kernel=3, align_corners=True)
+    student = Segmenter(architecture, [3, 1]).eval()
+    part = ReplayedPictures(folder=Path("pictures"))
+    part._keep(0, (1, 2, 3), student)
+    images = torch.randint(0, 256, (1, 3, 64, 64), dtype=torch.uint8)
+    outputs = student(images, with_stages=True)
+    answer = part._kept(0, student).eval()(student.normalise(images), outputs.stages, images)
+    torch.testing.assert_close(answer, upsample(outputs, images))
 
 
 def test_generated_pictures_are_kept_and_made_once(recalling: MakeConfig, tmp_path: Path) -> None:
@@ -117,9 +131,19 @@ def test_interrupted_it_ends_as_if_nothing_had_happened(recalling: MakeConfig, t
         assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "cut" / file).read_bytes()
 
 
+@pytest.mark.parametrize("method", ["ewc+recall", "recall+pi", "pi+recall", "rw+recall", "recall+rw"])
+def test_importance_does_not_watch_the_helper(method: str, recalling: MakeConfig, tmp_path: Path) -> None:
+    config = recalling(method=method, optim={"epochs": 1, "batch_size": 4, "incremental_learning_rate": 0.02})
+    train(config, tmp_path / "run")
+    remembered = load_file(tmp_path / "run" / "step-1" / "memory.safetensors")
+    assert any("/classifier.heads.1." in name for name in remembered)
+    assert not any("/helper." in name for name in remembered)
+
+
 def test_without_pictures_it_says_so_and_inpaints(quick_config: MakeConfig, tmp_path: Path) -> None:
     said: list[str] = []
     trainer = build(quick_config("recall"), tmp_path, launch(quick_config("recall")))
+    assert not trainer.method.needs_stages
     trainer.journal.say = said.append  # type: ignore[method-assign,assignment]
     for step in trainer.curriculum.steps:
         assert trainer.prepare(step).images.replay is None
@@ -139,12 +163,23 @@ def test_missing_pictures_are_refused_before_anything_is_learnt(quick_config: Ma
     (pictures / "disk").mkdir(parents=True)
     with pytest.raises(InputError, match=r"pictures/disc holds no pictures.*Did you mean 'disk'"):
         train(quick_config("recall", settings={"recall": {"images": pictures}}), tmp_path / "run")
+    Image.new("RGB", (8, 8)).save(pictures / "disk" / "1.png")
+    (pictures / "disk").rename(pictures / "disc")
+    (pictures / "square").mkdir()
+    (pictures / "square" / "1.jpg").write_text("404 not found")
+    with pytest.raises(InputError, match=r"square/1\.jpg cannot be read"):
+        train(quick_config("recall", settings={"recall": {"images": pictures}}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_two_memories_are_refused() -> None:
-    with pytest.raises(InputError, match=r"'recall' and 'emseg' cannot be summed"):
-        methods.parse("recall+emseg")
+def test_a_generator_shows_what_it_can_do_before_anything_is_learnt(recalling: MakeConfig, tmp_path: Path) -> None:
+    build(recalling(), tmp_path / "run", launch(recalling()))
+    made = sorted(str(file.relative_to(tmp_path / "pictures")) for file in (tmp_path / "pictures").rglob("*.png"))
+    assert made == ["disc/00000.png", "square/00000.png", "triangle/00000.png"]
+    (tmp_path / "pictures" / "square" / "00000.png").unlink()
+    broken = {"recall": {**PICTURES, "generator": "math:sqrt", "images": tmp_path / "pictures"}}
+    with pytest.raises(InputError, match=r"'math:sqrt' cannot make a picture of 'square' \(TypeError"):
+        train(recalling(settings=broken), tmp_path / "run")
 
 
 def _outputs(logits: torch.Tensor) -> Outputs:

@@ -1,5 +1,6 @@
 """Methods as sums of parts: who fills a slot, what is refused, what a part sees."""
 
+import math
 import re
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,8 +11,9 @@ from torch import Tensor
 
 from incseg import methods
 from incseg.batch import Batch, Outputs, View
+from incseg.data.replay import Replay
 from incseg.errors import InputError
-from incseg.methods import Distillation, Method, Part, Penalty, Segmentation
+from incseg.methods import Context, Distillation, Method, Part, Penalty, Segmentation
 from incseg.methods.ucd import ContrastiveDistillation
 from incseg.models import Architecture, Segmenter
 from incseg.protocol import Step, steps
@@ -63,6 +65,25 @@ def test_two_rivals_for_a_slot_are_refused_with_both_names() -> None:
     assert "\n" not in str(caught.value)
 
 
+@dataclass
+class OneMemory(Part):
+    def replay(self, context: Context) -> Replay | None:  # noqa: ARG002
+        return None
+
+
+@dataclass
+class OtherMemory(OneMemory):
+    """A rival in nothing but its images."""
+
+
+def test_two_memories_are_refused() -> None:
+    one, other = OneMemory(), OtherMemory()
+    one.origin, other.origin = "kept", "found"
+    assert (methods.ft() + Method("kept", (one,))).resolved().replays
+    with pytest.raises(InputError, match=r"'kept' and 'found' cannot be summed: both replay images"):
+        (methods.ft() + Method("kept", (one,)) + Method("found", (other,))).resolved()
+
+
 def test_resolving_is_associative_because_it_happens_once() -> None:
     a, b, c = methods.ft(), methods.ucd(), methods.mib()
     assert names(((a + b) + c).resolved()) == names((a + (b + c)).resolved())
@@ -105,6 +126,16 @@ def test_settings_reach_the_parts_and_are_checked() -> None:
         methods.parse("ucd", {"ucd": {"stride": 0}})
     with pytest.raises(InputError, match="not part of the method"):
         methods.parse("ft", {"ucd": {"temperature": 1}})
+
+
+@pytest.mark.parametrize(
+    "setting", ["emseg.balance", "emseg.confidence", "ewc.weight", "ucd.temperature", "mib.kd_weight"]
+)
+@pytest.mark.parametrize("value", [math.inf, math.nan, "inf"])
+def test_a_setting_is_a_finite_number(setting: str, value: object) -> None:
+    name, key = setting.split(".")
+    with pytest.raises(InputError, match=rf"the setting {name}\.{key} cannot be .*: Input should be"):
+        methods.parse(name, {name: {key: value}})
 
 
 def test_two_methods_do_not_share_memory() -> None:
@@ -198,4 +229,6 @@ def test_every_registered_method_says_what_it_is() -> None:
     assert needs["ucd"] == ["teacher"]
     assert needs["joint"] == ["old data"]
     assert needs["ewc"] == ["memory"]
+    assert needs["ewf"] == []
+    assert needs["recall"] == needs["emseg"] == ["teacher", "memory", "replay images"]
     assert needs["sdr"] == ["teacher", "memory"]

@@ -22,7 +22,11 @@ class DiffusionPictures:
 
     def __call__(self, name: str) -> Iterator[Image.Image]:
         """The pictures of a class, always the same in the same order."""
-        for index in itertools.count():
+        return self.starting_at(name, 0)
+
+    def starting_at(self, name: str, first: int) -> Iterator[Image.Image]:
+        """The same without those before a number: none is made in vain."""
+        for index in itertools.count(first):
             generator = torch.Generator().manual_seed(seed_from("diffusion", name, index))
             yield self.pipeline(prompt=self.prompt.format(name=name), generator=generator).images[0]
 

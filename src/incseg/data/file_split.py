@@ -62,12 +62,8 @@ class FileSplit(Split):
         return torch.from_numpy(ids if ids.dtype == np.uint8 else ids.astype(np.int32))
 
     def check(self, index: int) -> None:
-        """A complete file ends as its format says; one that does not is decoded to see."""
-        path = self.images[index]
-        with _opened(path, "image") as picture:
-            ending = ENDINGS.get(picture.format or "")
-            if ending is None or ending not in _tail(path):
-                picture.load()
+        """The image must be complete."""
+        check_image(self.images[index])
 
     def files(self, index: int) -> tuple[Path, Path]:
         """The image and its mask."""
@@ -88,6 +84,14 @@ def _tail(path: Path) -> bytes:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - NEAR))
         return file.read()
+
+
+def check_image(path: Path) -> None:
+    """A complete file ends as its format says; one that does not is decoded to see."""
+    with _opened(path, "image") as picture:
+        ending = ENDINGS.get(picture.format or "")
+        if ending is None or ending not in _tail(path):
+            picture.load()
 
 
 def read_image(path: Path) -> Tensor:

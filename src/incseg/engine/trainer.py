@@ -46,6 +46,10 @@ class Schedule:
         initial = self.learning_rate if step.index == 0 else self.incremental_learning_rate
         return initial * math.pow(1 - progress, self.power)
 
+    def stable_curvature(self, step: Step) -> float:
+        """The second derivative up to which the optimizer settles: ``(2 + 2β) / ((1 + 2β) lr₀)``, β the momentum."""
+        return (2 + 2 * self.momentum) / ((1 + 2 * self.momentum) * self.learning_rate_at(step, progress=0))
+
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.SGD:
         """SGD with Nesterov momentum; its learning rate is set before every iteration."""
         return torch.optim.SGD(
@@ -168,6 +172,7 @@ class Trainer:
             teacher,
             batches=lambda: self.batches(step, TrainingSet(own), epochs=1),
             library=Library(self.curriculum, self.schedule.crop_size),
+            stable_curvature=self.schedule.stable_curvature(step),
             seed=seed_from(self.seed, "method", step.index),
             say=self.journal.say,
         )
@@ -266,9 +271,11 @@ class Trainer:
     def _require_finite(self, lesson: Lesson, values: Mapping[str, float], done: int) -> None:
         if not all(map(math.isfinite, values.values())):
             rate = "learning-rate" if lesson.step.index == 0 else "incremental-learning-rate"
+            added = {name: abs(value) for name, value in values.items() if name != "segmentation"}
+            weight = f", or a smaller weight of {max(added, key=lambda n: _or_infinite(added[n]))}," if added else ""
             raise TrainingError(
                 f"the loss is no longer finite at {lesson.name}, iteration {done} ({values}); "
-                f"a lower --optim.{rate} usually helps (with another --out)."
+                f"a lower --optim.{rate}{weight} usually helps (with another --out)."
             )
 
     def _save_progress(self, lesson: Lesson, done: int) -> None:
@@ -315,3 +322,8 @@ class Trainer:
         scored = sum(len(images) for images in self.curriculum.scored_images(step))
         facts = {**asdict(self.schedule), "data": self.curriculum.source.name, "validation_images": scored}
         return history_record(self.header, entry, facts)
+
+
+def _or_infinite(value: float) -> float:
+    """A value that can be compared: nan is neither more nor less than another."""
+    return math.inf if math.isnan(value) else value

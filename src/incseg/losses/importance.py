@@ -25,4 +25,5 @@ def weighted_distance(now: Tensor, before: Tensor, importance: Tensor) -> Tensor
     Returns:
         A scalar; 0 for an empty tensor.
     """
-    return (importance * (now - before.detach()).square()).sum()
+    # θ first: its layout decides in which order is summed, and that of Ω may change when it is saved and loaded.
+    return ((now - before.detach()).square() * importance).sum()

@@ -1,5 +1,6 @@
 """What a method is: a sum of parts, each of which may add a loss, relabel, watch gradients or prepare a step."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,8 @@ class Context:
     """One pass over the step's own training batches, on the device."""
     library: Library
     """Images to replay."""
+    stable_curvature: float = math.inf
+    """What bends the loss more than this makes the optimizer overshoot further with every iteration of the step."""
     seed: int = 0
     """For random choices: of this run and step, the same in every process."""
     say: Callable[[str], None] = print
@@ -42,11 +45,16 @@ class Part:
     """Look at the encoder's stages, of the student and of the teacher."""
     keeps_data: ClassVar[bool] = False
     """Train on the images and labels of all steps so far: only the upper reference may."""
+    remembers: ClassVar[bool | None] = None
+    """Keep something of one step for the next, in ``memory``.
+
+    None derives it: a part that watches gradients or concludes steps does. Set it where that is wrong.
+    """
     first_step: ClassVar[str | None] = None
     """What a part makes of step 0: methods of equal names can share a step-0 model.
 
-    None derives it: a part that watches gradients or concludes steps has something to remember of step 0 and needs its
-    own, any other leaves it as plain cross-entropy does. Set it where that is wrong; empty means "leaves it alone".
+    None derives it: a part that remembers needs its own, any other leaves it as plain cross-entropy does. Set it where
+    that is wrong; empty means "leaves it alone".
     """
 
     memory: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -162,6 +170,11 @@ class Method:
         return "+".join(sorted({_first_step(part) for part in self.parts} - {""}))
 
     @property
+    def remembers(self) -> bool:
+        """Whether something is kept from step to step beside the network."""
+        return any(remembers(part) for part in self.parts)
+
+    @property
     def replays(self) -> bool:
         """Whether images of old classes are seen again."""
         return any(replays(part) for part in self.parts)
@@ -244,6 +257,13 @@ def replays(part: Part) -> bool:
     return type(part).replay is not Part.replay
 
 
+def remembers(part: Part) -> bool:
+    """Whether a part keeps something of one step for the next."""
+    if part.remembers is not None:
+        return part.remembers
+    return type(part).observe is not Part.observe or type(part).end is not Part.end
+
+
 def _refuse_two_memories(parts: Sequence[Part]) -> None:
     if len(parts) > 1:
         first, second = parts[:2]
@@ -253,8 +273,7 @@ def _refuse_two_memories(parts: Sequence[Part]) -> None:
 def _first_step(part: Part) -> str:
     if part.first_step is not None:
         return part.first_step
-    remembers = type(part).observe is not Part.observe or type(part).end is not Part.end
-    return type(part).__name__ if remembers else ""
+    return type(part).__name__ if remembers(part) else ""
 
 
 def _without_repetition(parts: Sequence[Part]) -> list[Part]:

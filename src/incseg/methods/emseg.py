@@ -6,11 +6,10 @@ expectation-maximisation its abstract describes, with the constants of later met
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.distributed as dist
-from pydantic import Field
 from torch import Tensor
 
 from incseg import losses
@@ -20,10 +19,9 @@ from incseg.data.replay import Replay
 from incseg.methods.base import Context, Part
 from incseg.methods.finetune import CrossEntropy
 from incseg.methods.registry import method
-from incseg.methods.settings import Count, Weight
+from incseg.methods.settings import Count, Share, Weight
 from incseg.protocol import BACKGROUND
 
-Share = Annotated[float, Field(ge=0, le=1)]
 Kept = tuple[int, int]  # (the image's number in the dataset, the step whose labels it has)
 
 
@@ -70,10 +68,14 @@ class RehearsalMemory(Part):
 def _take_turns(
     shown: Mapping[Kept, frozenset[int]], channels: Sequence[int], size: int, generator: torch.Generator
 ) -> dict[Kept, int]:
-    """Which images to keep, each with the class that chose it: the classes in turn, until there are enough."""
+    """Which images to keep, each with the class that chose it: the classes in turn, until there are enough.
+
+    Who chooses first is drawn by lot, so that none goes without every time when there are more classes than places.
+    """
     candidates = list(shown)
     shuffled = [candidates[i] for i in torch.randperm(len(candidates), generator=generator).tolist()]
-    waiting = {c: [image for image in shuffled if c in shown[image]] for c in channels}
+    turns = [channels[i] for i in torch.randperm(len(channels), generator=generator).tolist()]
+    waiting = {c: [image for image in shuffled if c in shown[image]] for c in turns}
     chosen: dict[Kept, int] = {}
     while len(chosen) < size and any(waiting.values()):
         for channel, images in waiting.items():

@@ -16,7 +16,7 @@ from incseg.methods.registry import method
 class WeightFusion(Part):
     """``θ ← (1−α) θ_old + α θ_new``, ``α = √(n_new/(n_new + n_old))``, background counted as old; old heads rest."""
 
-    first_step: ClassVar[str | None] = ""  # nothing happens at step 0
+    remembers: ClassVar[bool | None] = False  # a step ends with fused weights, and nothing else is kept
 
     def begin(self, context: Context) -> None:
         """Only the newest head learns; at step 0 that is the only one."""

@@ -5,6 +5,7 @@ crash and accumulates over the steps. Formulas and constants are those of MiB's 
 rows were made.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,12 +21,17 @@ from incseg.methods.registry import method
 from incseg.methods.settings import Weight
 from incseg.models import Segmenter
 
+FIRMEST = 0.9  # of what the optimizer bears; the rest of the loss bends too
 DECAY = 0.9  # weight of the newest squared gradient in the running Fisher information
 
 
 @dataclass
 class ImportancePenalty(Penalty):
-    """``λ Σ_i Ω_i (θ_i − θ*_i)²`` with θ* the parameters of the step before and Ω scaled to [0, 1] per tensor."""
+    """``λ Σ_i Ω_i (θ_i − θ*_i)²`` with θ* the parameters of the step before and Ω scaled to [0, 1] per tensor.
+
+    The published λ belong to a learning rate of 0.001. At a higher one the most important parameters would swing ever
+    further around θ* (the second derivative there is 2λΩ), so Ω ends where the optimizer can still hold them.
+    """
 
     weight: float = 500.0
 
@@ -37,15 +43,16 @@ class ImportancePenalty(Penalty):
         """Fix θ* and Ω for the step; there is nothing to keep at step 0."""
         if context.teacher is None:
             return
-        for name, parameter in context.teacher.named_parameters():
+        largest = FIRMEST * context.stable_curvature / (2 * self.weight) if self.weight else math.inf
+        for name, parameter in context.teacher.own_parameters():
             self.memory[f"before/{name}"] = parameter.detach().clone()
-            self.memory[f"importance/{name}"] = self.importance(name)
+            self.memory[f"importance/{name}"] = self.importance(name).clamp(max=largest)
 
     def penalty(self, student: Segmenter) -> Tensor:
         """Over the parameters that existed before; the new head is free."""
         terms = [
             losses.weighted_distance(parameter, self.memory[f"before/{name}"], self.memory[f"importance/{name}"])
-            for name, parameter in student.named_parameters()
+            for name, parameter in student.own_parameters()
             if f"before/{name}" in self.memory
         ]
         return self.weight * torch.stack(terms).sum() if terms else torch.zeros((), device=student.mean.device)
@@ -85,8 +92,9 @@ class PathIntegral(ImportancePenalty):
     def begin(self, context: Context) -> None:
         """Begin a new path."""
         super().begin(context)
-        for name, parameter in context.student.named_parameters():
-            self.memory[f"start/{name}"] = self.memory[f"last/{name}"] = parameter.detach().clone()
+        for name, parameter in context.student.own_parameters():
+            for place in ("start", "last"):  # two tensors: a file cannot hold one under two names
+                self.memory[f"{place}/{name}"] = parameter.detach().clone()
             self.memory[f"path/{name}"] = torch.zeros_like(parameter)
 
     def observe(self, view: View, student: Segmenter) -> None:  # noqa: ARG002
@@ -98,7 +106,7 @@ class PathIntegral(ImportancePenalty):
 
     def end(self, context: Context) -> None:
         """Turn the path into a score on top of earlier ones."""
-        for name, parameter in context.student.named_parameters():
+        for name, parameter in context.student.own_parameters():
             distance = (parameter.detach() - self.memory[f"start/{name}"]).square() + 1e-20
             gained = torch.relu(self.memory[f"path/{name}"] / distance)
             self.memory[f"score/{name}"] = gained + self.remembered("score", name, parameter)
@@ -120,7 +128,7 @@ class RiemannianWalk(ImportancePenalty):
         """Begin a new path."""
         super().begin(context)
         self.memory["iteration"] = torch.zeros((), dtype=torch.int64)
-        for name, parameter in context.student.named_parameters():
+        for name, parameter in context.student.own_parameters():
             self.memory[f"last/{name}"] = parameter.detach().clone()
             self.memory[f"path/{name}"] = torch.zeros_like(parameter)
 
@@ -138,13 +146,13 @@ class RiemannianWalk(ImportancePenalty):
 
     def end(self, context: Context) -> None:
         """``score ← ½ (relu(path) + score)``."""
-        for name, parameter in context.student.named_parameters():
+        for name, parameter in context.student.own_parameters():
             path = torch.relu(self.memory[f"path/{name}"])
             self.memory[f"score/{name}"] = 0.5 * (path + self.remembered("score", name, parameter))
 
 
 def _with_gradients(student: Segmenter) -> Iterator[tuple[str, Tensor, Tensor]]:
-    for name, parameter in student.named_parameters():
+    for name, parameter in student.own_parameters():
         if parameter.grad is not None:
             yield name, parameter, parameter.grad.detach()
 

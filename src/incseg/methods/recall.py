@@ -1,22 +1,23 @@
 """RECALL: see old classes again in pictures from the web or from a generator, labelled by the network itself."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count, takewhile
 from pathlib import Path
 from typing import ClassVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from incseg import losses
-from incseg.batch import View, upsample
+from incseg.batch import Outputs, View, upsample
 from incseg.data.pictures import PictureFolder, open_generator
 from incseg.data.replay import Replay
 from incseg.errors import InputError
 from incseg.methods.base import Context, LossTerm, Part
 from incseg.methods.finetune import CrossEntropy
+from incseg.methods.processes import done_by_one
 from incseg.methods.registry import method
 from incseg.methods.settings import Count
 from incseg.models import Segmenter
@@ -50,15 +51,18 @@ class InpaintedCrossEntropy(CrossEntropy):
 class HelperDecoder(nn.Module):
     """A second decoder on the frozen encoder, which knows the classes of one step alone."""
 
-    def __init__(self, student: Segmenter, classes: int):
+    def __init__(self, student: Segmenter, head_sizes: Sequence[int]):
         super().__init__()
         self.decoder = copy.deepcopy(student.decoder)
-        self.classifier = GrowingClassifier(student.classifier.channels, [1 + classes])
+        self.architecture = student.architecture
+        kernel = self.architecture.classifier_kernel
+        self.classifier = GrowingClassifier(student.classifier.channels, head_sizes, kernel)
         self.to(student.mean.device)
 
     def forward(self, images: Tensor, stages: Sequence[Tensor], like: Tensor) -> Tensor:
         """Normalised images and the encoder's stages → (B, 1+n, H, W) logits of background and the step's classes."""
-        return upsample(self.classifier(self.decoder([images, *stages])), like)
+        embedding = self.decoder([images, *stages])
+        return upsample(Outputs(self.classifier(embedding), embedding, [], self.architecture.align_corners), like)
 
 
 @dataclass
@@ -69,7 +73,6 @@ class ReplayedPictures(LossTerm):
     images and classes; it is kept in memory, and labels pictures of these classes in the steps after.
     """
 
-    needs_stages: ClassVar[bool] = True
     first_step: ClassVar[str | None] = ""  # the helper of step 0 is taken from the teacher of step 1
     folder: Path | None = None
     generator: str | None = None
@@ -77,14 +80,20 @@ class ReplayedPictures(LossTerm):
     _student: Segmenter = field(init=False, repr=False, compare=False)
     _helpers: dict[int, HelperDecoder] = field(default_factory=dict, init=False, repr=False, compare=False)
 
+    @property
+    def needs_stages(self) -> bool:  # type: ignore[override]  # a class variable elsewhere: here it follows a setting
+        """Helpers look at the stages, and without pictures there are none."""
+        return self.folder is not None
+
     def check(self, steps: Sequence[Step], classes: Sequence[str]) -> None:
         """Every class that will be old needs pictures, or someone who makes them and a place to keep them."""
-        if self.generator is not None:
-            if self.folder is None:
+        if self.folder is None:
+            if self.generator is not None:
                 raise InputError("--recall.generator needs --recall.images DIR: where its pictures are kept.")
-            open_generator(self.generator)
-        elif self.folder is not None:
-            PictureFolder(self.folder).check([classes[channel] for channel in steps[-1].old])
+            return
+        names = [classes[channel] for channel in steps[-1].old]
+        self._fill(names, number=1)  # a generator shows what it can do before anything is learnt
+        PictureFolder(self.folder).check(names, self.per_class)
 
     def begin(self, context: Context) -> None:
         """Take up the helpers of earlier steps, and start one for this step if there will be a later one."""
@@ -100,18 +109,17 @@ class ReplayedPictures(LossTerm):
             self._helpers[index] = self._kept(index, context.student).eval().requires_grad_(False)
         if context.step.future:
             torch.manual_seed(context.seed)
-            context.student.add_module("helper", HelperDecoder(context.student, len(context.step.new)))
+            context.student.add_module("helper", HelperDecoder(context.student, [1 + len(context.step.new)]))
 
     def replay(self, context: Context) -> Replay | None:
         """The pictures of all classes learnt so far."""
         if context.teacher is None or self.folder is None:
             return None
-        pictures = PictureFolder(self.folder)
+        names = {channel: context.library.classes[channel] for channel in context.step.old}
+        self._fill(list(names.values()), self.per_class, context.say)
         files, channels = list[Path](), list[int]()
-        for channel in context.step.old:
-            name = context.library.classes[channel]
-            self._fill(pictures, name, context)
-            found = pictures.files(name, self.per_class)
+        for channel, name in names.items():
+            found = PictureFolder(self.folder).files(name, self.per_class)
             files += found
             channels += [channel] * len(found)
         return Replay(context.library.pictures(files, channels), alternate=True)
@@ -165,20 +173,28 @@ class ReplayedPictures(LossTerm):
     def _kept(self, index: int, student: Segmenter) -> HelperDecoder:
         prefix = f"{index}/"
         state = {name.removeprefix(prefix): tensor for name, tensor in self.memory.items() if name.startswith(prefix)}
-        helper = HelperDecoder(student, len(state.pop("channels")) - 1)
+        del state["channels"]
+        heads = takewhile(state.__contains__, (f"classifier.heads.{head}.weight" for head in count()))
+        helper = HelperDecoder(student, [len(state[name]) for name in heads])
         helper.load_state_dict(state)
         return helper
 
-    def _fill(self, pictures: PictureFolder, name: str, context: Context) -> None:
-        """Have missing pictures made, by one process for all."""
-        if self.generator is None:
+    def _fill(self, names: Sequence[str], number: int, say: Callable[[str], None] = lambda _: None) -> None:
+        """Have so many pictures made of each class where there are fewer, by one process for all."""
+        if self.generator is None or self.folder is None:
             return
-        several = dist.is_available() and dist.is_initialized()
-        if (not several or dist.get_rank() == 0) and len(pictures.files(name, self.per_class)) < self.per_class:
-            context.say(f"recall: making pictures of '{name}'")
-            pictures.fill(name, self.per_class, open_generator(self.generator))
-        if several:
-            dist.barrier()
+        wanted, pictures = self.generator, PictureFolder(self.folder)
+
+        def fill() -> None:
+            missing = [name for name in names if len(pictures.files(name, self.per_class)) < self.per_class]
+            if not missing:
+                return
+            generator = open_generator(wanted)  # once for all; it may be large, so it goes when they are made
+            for name in missing:
+                say(f"recall: making pictures of '{name}'")
+                pictures.fill(name, number, generator)
+
+        done_by_one(fill)
 
 
 def _in_training(student: Segmenter) -> HelperDecoder | None:

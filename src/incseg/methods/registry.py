@@ -35,10 +35,9 @@ class MethodEntry:
     def needs(self) -> list[str]:
         """What it asks for beyond the step's own data."""
         method = self.build()
-        remembers = any(type(part).observe is not Part.observe for part in method.parts)
         wanted = {
             "teacher": method.needs_teacher,
-            "memory": remembers,
+            "memory": method.remembers,
             "replay images": method.replays,
             "old data": method.keeps_data,
         }

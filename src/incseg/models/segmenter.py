@@ -1,6 +1,6 @@
 """The segmenter: any timm or smp encoder, any smp decoder, and a classifier that grows by one head per step."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import segmentation_models_pytorch as smp
@@ -75,6 +75,11 @@ class Segmenter(nn.Module):
         embedding = self.decoder(features)
         stages = features[1:] if with_stages else []
         return Outputs(self.classifier(embedding), embedding, stages, self.architecture.align_corners)
+
+    def own_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Parameters by name, without those of a module that a method trains beside the network for a while."""
+        own = ("encoder.", "decoder.", "classifier.")
+        return ((name, parameter) for name, parameter in self.named_parameters() if name.startswith(own))
 
     def normalise(self, images: Tensor) -> Tensor:
         """uint8 RGB to what the encoder was pretrained on."""
