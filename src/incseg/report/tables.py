@@ -5,6 +5,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import rich.table
 
@@ -28,7 +29,9 @@ class Table:
             title=self.title, caption=self.note or None, title_justify="left", caption_justify="left"
         )
         for index, header in enumerate(self.headers):
-            table.add_column(header, justify="left" if index == 0 or self.prose else "right", overflow="fold")
+            is_name = index == 0 and not self.prose  # a name cut in two is hard to find again
+            justify: Literal["left", "right"] = "left" if index == 0 or self.prose else "right"
+            table.add_column(header, justify=justify, overflow="fold", no_wrap=is_name)
         for row in self.rows:
             table.add_row(*row)
         return table
