@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from incseg.data import dataset_names, open_source
+from incseg.data.file_split import read_image
 from incseg.data.scan import class_presence
 from incseg.errors import InputError
 from samples import write_folder
@@ -109,8 +110,10 @@ def test_what_a_camera_wrote_after_the_image_does_no_harm(folder: Path, suffix: 
     (folder / "images" / "001.png").unlink()
     path = folder / "images" / f"001.{suffix}"
     picture.save(path)
+    whole = read_image(path)
     path.write_bytes(path.read_bytes() + b"\0" * 500)
     scan(folder)
+    assert torch.equal(read_image(path), whole)
 
 
 def test_more_classes_than_a_mask_can_tell_from_ignored_are_refused(folder: Path) -> None:

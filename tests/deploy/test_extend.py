@@ -176,7 +176,8 @@ def test_a_method_with_memory_goes_on_from_its_own_run(
     ("classes", "arguments", "message"),
     [
         (["ring", " DISC"], [], "the model already knows 'disc'"),
-        (["ring"], ["--method", "joint"], "'joint' learns from the data of all steps"),
+        (["ring"], ["--method", "joint"], "'joint' learns from images of earlier steps"),
+        (["ring"], ["--method", "emseg"], "'emseg' learns from images of earlier steps"),
         (["ring"], ["--method", "mbi"], "Did you mean 'mib'?"),
         (["ring"], ["--model.encoder", "resnet18"], "--model cannot be set here: the network is the given model's"),
         (["ring"], ["--data.root", "x"], "--data.root cannot be set here"),

@@ -68,8 +68,12 @@ def test_names_in_brackets_are_not_markup() -> None:
 
 
 def test_ending_twice_or_before_the_beginning_is_fine() -> None:
-    display = LiveDisplay(Console(file=io.StringIO(), force_terminal=True))
+    console = Console(file=io.StringIO(), force_terminal=True)
+    display = LiveDisplay(console)
     display.end()
     display.begin(Status("ft", last_step=0, iterations=1))
     display.end()
     display.end()
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue()
+    assert shown.count("\x1b[?25h") == shown.count("\x1b[?25l") == 1  # the cursor was hidden once and is back

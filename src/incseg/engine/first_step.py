@@ -94,8 +94,10 @@ class GivenModel:
 
 def check_given_model(given: GivenModel, folder: RunFolder, method: Method) -> None:
     """Refuse a method that cannot go on from this model, and a folder in which another model was begun with."""
-    if method.keeps_data:
-        raise InputError(f"'{method.name}' learns from the data of all steps, and of a given model's there is none.")
+    if method.keeps_data or method.rehearses:
+        raise InputError(
+            f"'{method.name}' learns from images of earlier steps, and of those that taught a given model none are here."
+        )
     if method.first_step not in ("", given.remembered_by):
         raise InputError(
             f"'{method.name}' goes on from what it remembers of earlier training, and the model has none of that: give "

@@ -43,6 +43,8 @@ class Part:
     needs_teacher: ClassVar[bool] = False
     needs_stages: ClassVar[bool] = False
     """Look at the encoder's stages, of the student and of the teacher."""
+    rehearses: ClassVar[bool] = False
+    """Keep some images of earlier steps by their number in the dataset: it must still be at hand."""
     keeps_data: ClassVar[bool] = False
     """Train on the images and labels of all steps so far: only the upper reference may."""
     remembers: ClassVar[bool | None] = None
@@ -158,6 +160,11 @@ class Method:
     def needs_stages(self) -> bool:
         """Whether the networks must return the encoder's stages."""
         return any(part.needs_stages for part in self.parts)
+
+    @property
+    def rehearses(self) -> bool:
+        """Whether images of earlier steps are looked up again."""
+        return any(part.rehearses for part in self.parts)
 
     @property
     def keeps_data(self) -> bool:

@@ -33,6 +33,7 @@ class RehearsalMemory(Part):
     the step's images: the classes take turns, each choosing at random an image that is labelled with it.
     """
 
+    rehearses: ClassVar[bool] = True
     size: int = 100
 
     def replay(self, context: Context) -> Replay | None:

@@ -186,7 +186,7 @@ class ReplayedPictures(LossTerm):
         wanted, pictures = self.generator, PictureFolder(self.folder)
 
         def fill() -> None:
-            missing = [name for name in names if len(pictures.files(name, self.per_class)) < self.per_class]
+            missing = [name for name in names if len(pictures.files(name, number)) < number]
             if not missing:
                 return
             generator = open_generator(wanted)  # once for all; it may be large, so it goes when they are made
