@@ -96,7 +96,7 @@ def check_given_model(given: GivenModel, folder: RunFolder, method: Method) -> N
     """Refuse a method that cannot go on from this model, and a folder in which another model was begun with."""
     if method.keeps_data or method.rehearses:
         raise InputError(
-            f"'{method.name}' learns from images of earlier steps, and of those that taught a given model none are here."
+            f"'{method.name}' learns from images of earlier steps, and none of those that taught this model is here."
         )
     if method.first_step not in ("", given.remembered_by):
         raise InputError(
