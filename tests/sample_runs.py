@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from incseg.data.palette import index_image
-from incseg.engine.results import run_result, step_entry
+from incseg.engine.evaluator import run_result, step_entry
+from incseg.images import index_image
 from incseg.protocol import steps
 
 NAMES = ("background", "<img src=x onerror=alert(1)>", "\"'&", "</script><b>dog</b>", "plain")

@@ -8,9 +8,9 @@ import numpy as np
 from PIL import Image
 
 from incseg.batch import Batch
-from incseg.data.library import Library
-from incseg.data.palette import index_image
-from incseg.data.shapes import CLASSES, draw
+from incseg.curriculum.curriculum import Library
+from incseg.datasets.shapes import CLASSES, draw
+from incseg.images import index_image
 from incseg.methods import Context
 from incseg.models import Segmenter
 from incseg.protocol import Step

@@ -8,33 +8,27 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "incseg"
 
 # Who may import whom, besides themselves. Leaves are open to all.
-LEAVES = {"errors", "protocol", "batch", "seeding", "discover", "files", "progress", "__init__"}
+LEAVES = {
+    "errors", "files", "seeding", "protocol", "batch", "metrics", "run_folder", "images", "console", "registry",
+    "config", "__init__",
+}  # fmt: skip
 ALLOWED = {
-    "errors": set(),
-    "seeding": set(),
-    "discover": set(),
-    "files": set(),
-    "progress": set(),
-    "__init__": {"deploy"},  # inside its functions: the public names, loaded when they are used
-    "protocol": set(),
-    "batch": set(),
-    "metrics": set(),
-    "config": set(),
-    "paper": set(),
-    "kernels": set(),
-    "losses": {"kernels"},
+    **{leaf: set[str]() for leaf in LEAVES},
+    "__init__": {"deploy", "engine"},  # inside its functions: the public names, loaded when they are used
+    "datasets": set(),
+    "losses": set(),
     "models": set(),
-    "data": set(),
-    "prepare": {"data"},
-    "methods": {"losses", "models", "data"},
-    "engine": {"methods", "models", "data", "metrics", "config"},
-    "report": {"metrics", "data", "config", "paper"},
-    "reproduce": {"config", "data", "engine", "methods", "metrics", "paper", "report"},
-    "bench": {"losses", "kernels", "engine", "config", "report"},
-    "catalogue": {"config", "data", "methods", "paper", "report"},
-    "deploy": {"engine", "models", "data", "metrics", "config", "methods", "report"},
-    "data_cli": {"config", "data", "engine", "prepare", "report"},
-    "cli": {"config", "engine", "report", "catalogue", "bench", "deploy", "data", "reproduce", "data_cli"},
+    "loading": {"datasets"},
+    "curriculum": {"datasets", "loading"},
+    "methods": {"losses", "models", "datasets", "loading", "curriculum"},
+    "engine": {"methods", "curriculum", "loading", "models", "datasets", "deploy"},
+    "deploy": {"models", "datasets", "curriculum"},
+    "paper": {"engine", "methods", "curriculum", "datasets"},
+    "report": {"paper", "datasets"},
+    "bench": {"losses", "engine"},
+    "catalogue": {"datasets", "methods", "paper"},
+    "data_cli": {"datasets", "engine", "report"},
+    "cli": {"engine", "deploy", "report", "paper", "bench", "datasets", "catalogue", "data_cli"},
     "__main__": {"cli"},
 }
 
@@ -86,7 +80,7 @@ def test_no_drawer_without_a_name(name: str) -> None:
 def test_the_engine_names_no_method() -> None:
     methods = {"ft", "joint", "mib", "ucd", "mib+ucd", "plop"}
     for path in (SOURCE / "engine").glob("*.py"):
-        if path.name == "demo.py":  # the demonstration is a choice of methods
+        if path.name in ("demo.py", "extend.py"):  # the demonstration is a choice of methods
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             assert not (isinstance(node, ast.Constant) and node.value in methods), f"{path.name} names a method"

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from incseg import cli
-from incseg.data.cityscapes import LABEL_IDS
+from incseg.datasets.cityscapes import LABEL_IDS
 from samples import write_cityscapes, write_folder
 
 QUICK = ["--model.encoder", "test_resnet", "--model.weights", "none", "--data.crop-size", "32", "--optim.epochs", "1",
@@ -125,7 +125,7 @@ def test_an_interrupt_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("incseg.engine.build.train", interrupted)
+    monkeypatch.setattr("incseg.engine.assembly.train", interrupted)
     assert run("train", "shapes/4-2") == 1
     assert "run the same command again" in capsys.readouterr().err
 
@@ -191,7 +191,7 @@ def test_data_that_cannot_be_used_is_named_before_training(
 
 def test_orders_of_one_protocol_go_to_folders_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     folders: list[Path] = []
-    monkeypatch.setattr("incseg.engine.build.train", lambda _, folder, *__: folders.append(folder))
+    monkeypatch.setattr("incseg.engine.assembly.train", lambda _, folder, *__: folders.append(folder))
     monkeypatch.setattr("incseg.cli._show", lambda *_: None)
     for recipe in ("ade20k/100-50/disjoint", "ade20k/100-50-b/disjoint", "ade20k/100-50"):
         assert run("train", recipe, "--method", "mib") == 0

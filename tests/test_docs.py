@@ -11,7 +11,7 @@ import pytest
 
 from incseg import cli
 from incseg.config import RunConfig, load_recipe
-from incseg.engine.build import train
+from incseg.engine.assembly import train
 from incseg.paper import read_tables
 from samples import write_classes
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from incseg import cli
-from incseg.data.cityscapes import LABEL_IDS
+from incseg.datasets.cityscapes import LABEL_IDS
 from samples import write_ade20k, write_cityscapes
 
 PAGE = (Path(__file__).parents[1] / "docs" / "protocols.md").read_text()

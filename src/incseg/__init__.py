@@ -45,6 +45,6 @@ def extend(
         seed: every random choice follows from it.
         settings: any others, as in ``{"optim": {"epochs": 20}}``; see ``incseg list settings``.
     """
-    from incseg.deploy.extend import extend as extend_model
+    from incseg.engine.extend import extend as extend_model
 
     return extend_model(model, data, out, method=method, validation=validation, seed=seed, settings=settings)

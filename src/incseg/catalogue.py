@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 from incseg.config import RunConfig, Section, load_recipe, recipe_names
-from incseg.data import describe_datasets
+from incseg.console import Table
+from incseg.datasets import describe_datasets
 from incseg.methods import describe_methods
 from incseg.paper import read_tables
-from incseg.report.tables import Table
 
 
 def methods() -> list[Table]:

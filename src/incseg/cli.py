@@ -69,7 +69,7 @@ def train(
         settings: the dotted settings, which main() reads.
     """
     from incseg.config import load_recipe, merge, recipe_names
-    from incseg.engine import build
+    from incseg.engine import assembly as build
 
     data = {key: value for key, value in (("root", data_root), ("splits", splits)) if value is not None}
     named = {"method": method, "seed": seed, "data": data or None}
@@ -101,7 +101,7 @@ def evaluate(
     """
     from incseg.engine.rescore import rescore
     from incseg.report import tables
-    from incseg.report.runs import Run
+    from incseg.run_folder import Run
 
     result = rescore(run, data_root, settings)
     Console().print(tables.summary([Run(run, result, label=result["method"])]).for_terminal())
@@ -147,8 +147,8 @@ def reproduce(
         dry_run: print the commands, one per line, and run nothing.
         settings: the dotted settings, which main() reads.
     """
-    from incseg.reproduce.execute import reproduce_table
-    from incseg.reproduce.plan import make_plan
+    from incseg.paper.plan import make_plan
+    from incseg.paper.reproduce import reproduce_table
 
     plan = make_plan(
         table, rows=rows, columns=columns, seeds=seeds, out=out, data_roots=data_root, settings=settings or {}
@@ -184,8 +184,8 @@ def import_model(
         mean: what images, scaled to 0 … 1, are normalised with.
         std: likewise.
     """
-    from incseg.data.source import read_lines
-    from incseg.deploy.adapters import read_checkpoint
+    from incseg.datasets.source import read_lines
+    from incseg.deploy.import_model import read_checkpoint
     from incseg.deploy.model_card import write_card
     from incseg.files import usable_folder
 
@@ -251,9 +251,9 @@ def extend(
         seed: every random choice follows from it.
         settings: the dotted settings, which main() reads.
     """
-    from incseg.deploy.extend import before_and_after
-    from incseg.deploy.extend import extend as extend_model
     from incseg.deploy.model import open_model
+    from incseg.engine.extend import before_and_after
+    from incseg.engine.extend import extend as extend_model
 
     console = Console()
     given = open_model(model, step, "cpu")
@@ -353,11 +353,11 @@ def bench(
         data_root: step: folder of its dataset.
     """
     if what == "contrastive":
-        from incseg.bench.contrastive import benchmark_contrastive
+        from incseg.bench.contrastive_loss import benchmark_contrastive
 
         benchmark_contrastive(out, sizes or None, device)
     else:
-        from incseg.bench.step import benchmark_step
+        from incseg.bench.iteration import benchmark_step
 
         Console().print(benchmark_step(method, recipe, data_root, device).for_terminal())
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
+from incseg.console import progress_of
 from incseg.errors import IncompleteError, InputError
 from incseg.files import replacing, usable_file
-from incseg.progress import progress_of
 
 OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="")]
 
@@ -40,7 +40,7 @@ def split(
         settings: the dotted settings, which main() reads.
     """
     from incseg.config import load_recipe, merge
-    from incseg.engine.build import build_curriculum
+    from incseg.engine.assembly import build_curriculum
 
     if out is not None:
         usable_file(out)
@@ -70,9 +70,9 @@ def check(
         data_root: its folder.
         out: the sheet of pictures (default: runs/NAME-check.png).
     """
-    from incseg.data import dataset_entry
-    from incseg.data.check import KINDS, examine
-    from incseg.report import dataset
+    from incseg.datasets import dataset_entry
+    from incseg.datasets.check import KINDS, examine
+    from incseg.report import dataset_check as dataset
 
     entry, console = dataset_entry(name), Console(highlight=False)
     sheet = out or Path("runs") / f"{name}-check.png"
@@ -110,8 +110,8 @@ def prepare(
         name: the dataset: voc, ade20k or cityscapes.
         root: the folder it goes to; archives that already lie there are used.
     """
-    from incseg.data import dataset_entry
-    from incseg.prepare.datasets import prepare as prepare_dataset
+    from incseg.datasets import dataset_entry
+    from incseg.datasets.prepare import prepare as prepare_dataset
 
     def watch(title: str) -> AbstractContextManager[Callable[[int, int], None]]:
         return progress_of(title, Console(stderr=True))

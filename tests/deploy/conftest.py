@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from incseg.deploy.model import Model
-from incseg.engine.checkpoint import RunFolder
 from incseg.models import Architecture, Segmenter
 from incseg.models.storage import save_model
+from incseg.run_folder import RunFolder
 
 SMALL = Architecture(encoder="test_resnet", decoder="deeplabv3plus", decoder_options={"decoder_channels": 16})
 CLASSES = ("background", "disc", "square", "triangle", "cross")

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from incseg.data.palette import palette
 from incseg.deploy.model import Model
 from incseg.deploy.prediction import Prediction
+from incseg.images import palette
 from test_cli import run
 
 

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from incseg.config import load_recipe
-from incseg.data.curriculum import ProtocolCurriculum
-from incseg.data.loader import scoring_loader
-from incseg.engine.build import build_curriculum
-from incseg.engine.evaluator import score
-from incseg.engine.results import step_entry
+from incseg.curriculum.curriculum import ProtocolCurriculum
+from incseg.engine.assembly import build_curriculum
+from incseg.engine.evaluator import score, step_entry
+from incseg.loading.batches import scoring_loader
 from incseg.metrics import nan_if_none
 from incseg.models import Segmenter
 from samples import write_cityscapes

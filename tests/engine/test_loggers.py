@@ -17,7 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import IMAGES, Event
 
 from incseg.config import EngineConfig, RunConfig, load_recipe
 from incseg.engine import loggers
-from incseg.engine.build import train
+from incseg.engine.assembly import train
 from incseg.engine.evaluator import side_by_side
 from incseg.engine.journal import Journal
 from incseg.errors import InputError

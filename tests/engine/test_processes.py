@@ -101,8 +101,8 @@ def test_memories_and_replay_work_in_two_processes(method: str, task: str, tmp_p
                "--optim.epochs", "1", "--optim.batch-size", "4", "--engine.devices", "2",
                "--method", method, "--out", tmp_path]  # fmt: skip
     if method == "recall":
-        command += ["--recall.generator", "incseg.data.shapes:pictures_of", "--recall.images", tmp_path / "pictures",
-                    "--recall.per-class", "2"]  # fmt: skip
+        command += ["--recall.generator", "incseg.datasets.shapes:pictures_of",
+                    "--recall.images", tmp_path / "pictures", "--recall.per-class", "2"]  # fmt: skip
     done = run(*command)
     assert done.returncode == 0, done.stderr
     last = max(tmp_path.glob("step-*"))

@@ -12,12 +12,12 @@ from safetensors.torch import load_file
 
 from incseg.batch import View
 from incseg.config import RunConfig, to_yaml
-from incseg.data.loader import ScoredImages, scoring_loader
-from incseg.engine.build import build, launch, train
+from incseg.engine.assembly import build, launch, train
 from incseg.engine.journal import Journal
 from incseg.engine.rescore import rescore
 from incseg.engine.trainer import Schedule, Trainer
 from incseg.errors import InputError, TrainingError
+from incseg.loading.batches import ScoredImages, scoring_loader
 from incseg.methods import Context, Part, method_names, registry
 from incseg.models import Architecture, Segmenter
 from incseg.models.storage import describe_model, load_model
@@ -242,7 +242,7 @@ def test_scoring_again_takes_no_more_processes_than_cores(
         asked.append(workers)
         return scoring_loader(images, batch_size, 0)
 
-    monkeypatch.setattr("incseg.engine.rescore.scoring_loader", watched)
+    monkeypatch.setattr("incseg.engine.evaluator.scoring_loader", watched)
     rescore(tmp_path)
     assert asked == [os.cpu_count()] * 2
 

@@ -8,7 +8,7 @@ from incseg import methods
 from incseg.batch import Batch, Outputs, View
 from incseg.errors import InputError
 from incseg.methods.contrast import PixelContrast, SegmentContrast, StudentContrast
-from incseg.methods.regions import within
+from incseg.methods.pixels import within
 from incseg.methods.ucd import ContrastiveDistillation
 from incseg.protocol import Step, steps
 

@@ -6,7 +6,7 @@ import torch
 
 from incseg.batch import Batch, Outputs, View
 from incseg.config import RunConfig
-from incseg.engine.build import build, launch, train
+from incseg.engine.assembly import build, launch, train
 from incseg.methods.emseg import CompletedCrossEntropy, RehearsalMemory, _take_turns
 from incseg.protocol import steps
 

@@ -8,9 +8,9 @@ from safetensors.torch import load_file
 
 from incseg.batch import Batch, Outputs, View, upsample
 from incseg.config import RunConfig
-from incseg.data.file_split import read_image
-from incseg.data.shapes import pictures_of
-from incseg.engine.build import build, launch, train
+from incseg.datasets.file_split import read_image
+from incseg.datasets.shapes import pictures_of
+from incseg.engine.assembly import build, launch, train
 from incseg.errors import InputError
 from incseg.losses import cross_entropy
 from incseg.methods.recall import HelperDecoder, InpaintedCrossEntropy, ReplayedPictures
@@ -18,7 +18,7 @@ from incseg.models import Architecture, Segmenter
 from incseg.protocol import steps
 
 MakeConfig = Callable[..., RunConfig]
-PICTURES = {"generator": "incseg.data.shapes:pictures_of", "per_class": 3}
+PICTURES = {"generator": "incseg.datasets.shapes:pictures_of", "per_class": 3}
 
 
 @pytest.fixture
@@ -154,9 +154,9 @@ def test_missing_pictures_are_refused_before_anything_is_learnt(quick_config: Ma
     pictures = tmp_path / "pictures"
     for settings, sentence in (
         ({"images": pictures}, "is not a folder"),
-        ({"generator": "incseg.data.shapes:pictures_of"}, "needs --recall.images"),
-        ({"images": pictures, "generator": "incseg.data.shapes:nothing"}, "cannot be found"),
-        ({"images": pictures, "generator": "incseg.data.shapes:CLASSES"}, "is not a function"),
+        ({"generator": "incseg.datasets.shapes:pictures_of"}, "needs --recall.images"),
+        ({"images": pictures, "generator": "incseg.datasets.shapes:nothing"}, "cannot be found"),
+        ({"images": pictures, "generator": "incseg.datasets.shapes:CLASSES"}, "is not a function"),
     ):
         with pytest.raises(InputError, match=sentence):
             train(quick_config("recall", settings={"recall": settings}), tmp_path / "run")

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from incseg import methods
 from incseg.batch import Batch, Outputs, View
-from incseg.data.replay import Replay
 from incseg.errors import InputError
+from incseg.loading.replay import Replay
 from incseg.methods import Context, Distillation, Method, Part, Penalty, Segmentation
 from incseg.methods.ucd import ContrastiveDistillation
 from incseg.models import Architecture, Segmenter

@@ -1,3 +1,5 @@
+import json
+import math
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -5,7 +7,9 @@ import pytest
 
 from incseg.report import figures
 from incseg.report.charts import Line, Panel, rounded_range, ticks
-from incseg.report.runs import Run, read_runs
+from incseg.report.figures import loss_curves, most_confused, sparse_shares
+from incseg.report.runs import read_runs
+from incseg.run_folder import Run
 from sample_runs import NAMES, write_run
 
 
@@ -66,3 +70,57 @@ def test_losses_have_a_panel_per_term(runs: list[Run]) -> None:
     panels = {panel.title: panel for panel in figures.loss_terms(runs)}
     assert set(panels) == {"segmentation", "distillation"}
     assert [line.name for line in panels["distillation"].lines] == ["mib"]
+
+
+def write_log(run: Path, values: list[list[float]]) -> Run:
+    lines = [
+        {"step": f"step {index}", "iteration": i, "epoch": 1, "segmentation": value, "learning_rate": 1.0}
+        for index, step in enumerate(values)
+        for i, value in enumerate(step, 1)
+    ]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return Run.read(run)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_run(tmp_path / "run", pictures=0)
+
+
+def test_time_counts_steps_whatever_their_length(folder: Path) -> None:
+    curve = loss_curves(write_log(folder, [[3.0, 1.0], [9.0, 8.0, 7.0, 6.0]]))["segmentation"]
+    times = [x for x, y in curve if not math.isnan(y)]
+    assert times == [0.5, 1.0, 1.25, 1.5, 1.75, 2.0]
+    assert [index for index, (_, y) in enumerate(curve) if math.isnan(y)] == [2, 7]  # where a line is interrupted
+
+
+def test_long_curves_are_thinned_to_means(folder: Path) -> None:
+    curve = loss_curves(write_log(folder, [[0.0, 2.0] * 500, [4.0] * 1000]), most=20)["segmentation"]
+    values = [y for _, y in curve if not math.isnan(y)]
+    assert values == [1.0] * 10 + [4.0] * 10
+
+
+def test_the_learning_rate_is_no_loss(folder: Path) -> None:
+    assert set(loss_curves(write_log(folder, [[1.0], [1.0]]))) == {"segmentation"}
+
+
+def test_a_line_cut_short_and_a_step_not_scored_are_left_out(folder: Path) -> None:
+    run = write_log(folder, [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": "step 2", "itera')
+    assert max(y for _, y in loss_curves(run)["segmentation"] if not math.isnan(y)) == 2.0
+
+
+CLASSES = ["background", "cat", "dog"]
+MATRIX = [[90, 10, 0], [0, 0, 0], [150, 49, 1]]
+
+
+def test_shares_are_of_the_true_class_and_zeros_are_left_out() -> None:
+    assert sparse_shares(MATRIX) == [[0, 900, 1, 100], [], [0, 750, 1, 245, 2, 5]]
+
+
+def test_mistakes_come_largest_first_and_the_diagonal_is_none() -> None:
+    mistakes = most_confused(MATRIX, CLASSES)
+    assert [(m.truth, m.prediction) for m in mistakes] == [("dog", "background"), ("dog", "cat"), ("background", "cat")]
+    assert [m.share for m in mistakes] == pytest.approx([0.75, 0.245, 0.1])
+    assert len(most_confused(MATRIX, CLASSES, most=1)) == 1

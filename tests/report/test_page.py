@@ -11,9 +11,11 @@ import pytest
 from PIL import Image
 
 from incseg.errors import InputError
-from incseg.report import figures, page, pictures
+from incseg.report import album as pictures
+from incseg.report import figures, page
 from incseg.report.page import render, write_report
-from incseg.report.runs import Run, read_runs
+from incseg.report.runs import read_runs
+from incseg.run_folder import Run
 from sample_runs import NAMES, write_run
 
 
@@ -127,7 +129,7 @@ def test_pictures_beyond_the_room_are_left_out_and_counted(runs: list[Run], monk
     weight = pictures.collect(runs).pictures[0].weight
     album = pictures.collect(runs, room=weight + weight // 2)
     assert (len(album.pictures), album.left_out) == (1, 1)
-    monkeypatch.setattr("incseg.report.pictures.collect", lambda _: album)
+    monkeypatch.setattr("incseg.report.album.collect", lambda _: album)
     assert "1 more image was left out" in " ".join(Reader(render(runs)).text.split())
 
 

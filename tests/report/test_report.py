@@ -10,7 +10,8 @@ from rich.console import Console
 from incseg.errors import InputError
 from incseg.report import tables
 from incseg.report.page import write_report
-from incseg.report.runs import Run, read_runs
+from incseg.report.runs import read_runs
+from incseg.run_folder import Run
 
 
 def step_entry(index: int, new: list[str], iou: dict[str, float | None]) -> dict[str, Any]:

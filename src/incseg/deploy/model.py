@@ -7,13 +7,13 @@ from pathlib import Path
 
 import torch
 
-from incseg.deploy.images import Picture, Pixels, read_image
 from incseg.deploy.prediction import Prediction
 from incseg.deploy.tiles import TILE, predict_ids
-from incseg.engine.checkpoint import RunFolder
 from incseg.errors import InputError
+from incseg.images import Picture, Pixels, read_image
 from incseg.models import Segmenter
 from incseg.models.storage import Record, describe_model, load_model, save_model
+from incseg.run_folder import RunFolder
 
 
 @dataclass(frozen=True)

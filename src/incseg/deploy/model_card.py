@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from incseg.console import Table, percent
 from incseg.deploy.model import Model
 from incseg.files import replacing
 from incseg.metrics import nan_if_none
-from incseg.report.tables import Table, percent
 
 
 def write_card(model: Model, folder: Path, comparison: Table | None = None) -> None:

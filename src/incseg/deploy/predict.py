@@ -8,11 +8,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
-from incseg.deploy.images import ImageFile, Pixels, find_images, read_image
 from incseg.deploy.model import Model
 from incseg.deploy.tiles import OVERLAP, TILE
 from incseg.errors import IncompleteError, InputError
 from incseg.files import usable_folder
+from incseg.images import ImageFile, Pixels, find_images, read_image
 from incseg.models.segmenter import STRIDE
 
 

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from incseg.data.palette import index_image, palette
-from incseg.deploy.images import Pixels
 from incseg.files import replacing
+from incseg.images import Pixels, index_image, palette
 from incseg.protocol import BACKGROUND
 
 STRIP = 256  # rows coloured at a time: large images need no large arrays of fractions

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from incseg.data.palette import palette
-from incseg.deploy.images import read_image
 from incseg.deploy.model import Model, finished_steps, open_model
 from incseg.deploy.prediction import Prediction, magnified, percentage
 from incseg.errors import InputError
+from incseg.images import palette, read_image
 
 MOST_PIXELS = 25_000_000  # of an image from a stranger's browser
 LARGEST_FILE = "20mb"

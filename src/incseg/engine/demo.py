@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from incseg.config import load_recipe
-from incseg.engine.build import train
+from incseg.engine.assembly import train
 
 METHODS = ("ft", "mib", "mib+ucd", "joint")
 

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from incseg.config import SCORING, RunConfig, differing_setting, flat_settings, from_yaml
-from incseg.data import dataset_entry
-from incseg.data.curriculum import Curriculum
-from incseg.engine.checkpoint import RunFolder
+from incseg.curriculum.curriculum import Curriculum
+from incseg.datasets import dataset_entry
 from incseg.errors import InputError
 from incseg.files import replacing
 from incseg.methods import Method, parse
 from incseg.models import Segmenter
 from incseg.models.storage import Record, load_model
 from incseg.protocol import Protocol, Setting
+from incseg.run_folder import RunFolder
 
 OF_LATER_STEPS = ("method", "settings.")  # no difference to step 0 but by what the method makes of it
 

@@ -6,13 +6,12 @@ from typing import Any
 import torch
 
 from incseg.config import SCORING, Layer, RunConfig, from_yaml, merge, validate
-from incseg.data.loader import scoring_loader
-from incseg.engine.build import build_curriculum, launch, loading_processes, run_header
-from incseg.engine.checkpoint import RunFolder
-from incseg.engine.evaluator import score
-from incseg.engine.results import run_result, step_entry
+from incseg.engine.assembly import build_curriculum, launch, loading_processes, run_header
+from incseg.engine.evaluator import run_result, score, step_entry
 from incseg.errors import InputError
+from incseg.loading.batches import scoring_loader
 from incseg.models.storage import load_model
+from incseg.run_folder import RunFolder
 
 
 def rescore(run: Path, data_root: Path | None = None, settings: Layer | None = None) -> dict[str, Any]:

@@ -13,18 +13,16 @@ from timm.layers.norm_act import convert_sync_batchnorm
 from torch import Tensor, nn
 
 from incseg.batch import Batch, in_float32
-from incseg.data.curriculum import Curriculum
-from incseg.data.library import Library
-from incseg.data.loader import BatchAddresses, TrainingSet, scoring_loader, training_loader
-from incseg.engine.checkpoint import Progress, RunFolder, write_json
-from incseg.engine.evaluator import save_pictures, score
+from incseg.curriculum.curriculum import Curriculum, Library
+from incseg.engine.evaluator import history_record, run_result, save_pictures, score, step_entry
 from incseg.engine.journal import Journal
-from incseg.engine.results import history_record, run_result, step_entry
 from incseg.errors import TrainingError
+from incseg.loading.batches import BatchAddresses, TrainingSet, scoring_loader, training_loader
 from incseg.methods import Context, Method
 from incseg.models import Segmenter
 from incseg.models.storage import Record, describe_model, load_model, save_model
 from incseg.protocol import Step
+from incseg.run_folder import Progress, RunFolder, write_json
 from incseg.seeding import seed_from
 
 

@@ -1,15 +1,16 @@
 """The mathematics: pure functions of tensors, free of engine, data and configuration."""
 
-from incseg.losses.contrastive import contrastive_distillation, contrastive_distillation_global
+from incseg.losses.contrastive.interface import contrastive_distillation, contrastive_distillation_global
 from incseg.losses.distillation import (
     feature_distillation,
+    local_pod,
+    merge_new_into_background,
     output_distillation,
+    pod_distance,
     sigmoid_distillation,
     unbiased_distillation,
 )
-from incseg.losses.extended import extended_map
 from incseg.losses.importance import min_max, weighted_distance
-from incseg.losses.pooled import local_pod, merge_new_into_background, pod_distance
 from incseg.losses.prototypes import attraction, class_means, prototype_matching, repulsion, sparsity
 from incseg.losses.segmentation import (
     balanced_cross_entropy,
@@ -18,7 +19,7 @@ from incseg.losses.segmentation import (
     cross_entropy,
     unbiased_cross_entropy,
 )
-from incseg.losses.uncertainty import BINS, class_histogram, median_of_histogram, normalised_entropy
+from incseg.losses.teacher_labels import BINS, class_histogram, extended_map, median_of_histogram, normalised_entropy
 
 __all__ = [
     "BINS",

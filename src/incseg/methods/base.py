@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from incseg.batch import Batch, Outputs, View
-from incseg.data.library import Library
-from incseg.data.replay import Replay
+from incseg.curriculum.curriculum import Library
 from incseg.errors import InputError
+from incseg.loading.replay import Replay
 from incseg.models import Segmenter
 from incseg.protocol import Step
 

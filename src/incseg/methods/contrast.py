@@ -10,8 +10,7 @@ from incseg import losses
 from incseg.batch import View
 from incseg.methods.base import Contrast, Part, default
 from incseg.methods.finetune import CrossEntropy
-from incseg.methods.grid import grid_size, labels_on_grid, pixels_on_grid
-from incseg.methods.regions import within
+from incseg.methods.pixels import grid_size, labels_on_grid, pixels_on_grid, within
 from incseg.methods.registry import method
 from incseg.methods.settings import Stride, Temperature, Weight
 from incseg.methods.ucd import PAPER

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from incseg import losses
 from incseg.batch import View
-from incseg.data.library import Library
-from incseg.data.replay import Replay
+from incseg.curriculum.curriculum import Library
+from incseg.loading.replay import Replay
 from incseg.methods.base import Context, Part
 from incseg.methods.finetune import CrossEntropy
 from incseg.methods.registry import method

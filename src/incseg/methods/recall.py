@@ -12,16 +12,16 @@ from torch import Tensor, nn
 
 from incseg import losses
 from incseg.batch import Outputs, View, upsample
-from incseg.data.pictures import PictureFolder, open_generator
-from incseg.data.replay import Replay
 from incseg.errors import InputError
+from incseg.loading.generated import PictureFolder, open_generator
+from incseg.loading.replay import Replay
 from incseg.methods.base import Context, LossTerm, Part
 from incseg.methods.finetune import CrossEntropy
 from incseg.methods.processes import done_by_one
 from incseg.methods.registry import method
 from incseg.methods.settings import Count
 from incseg.models import Segmenter
-from incseg.models.classifier import GrowingClassifier
+from incseg.models.heads import GrowingClassifier
 from incseg.protocol import BACKGROUND, IGNORE, Step
 
 

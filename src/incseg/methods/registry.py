@@ -8,9 +8,9 @@ from typing import Any, ParamSpec
 
 from pydantic import ValidationError, validate_call
 
-from incseg.discover import import_modules
 from incseg.errors import InputError, closest
 from incseg.methods.base import Method, Part
+from incseg.registry import import_modules
 
 Settings = Mapping[str, Mapping[str, Any]]
 Arguments = ParamSpec("Arguments")

@@ -12,9 +12,8 @@ from torch.nn import functional as F
 from incseg import losses
 from incseg.batch import View
 from incseg.methods.base import LossTerm, Part, default
-from incseg.methods.grid import labels_on_grid
 from incseg.methods.mib import UnbiasedCrossEntropy, UnbiasedDistillation
-from incseg.methods.regions import within
+from incseg.methods.pixels import labels_on_grid, within
 from incseg.methods.registry import method
 from incseg.methods.settings import Weight
 from incseg.models import Segmenter

@@ -9,11 +9,10 @@ from torch.nn import functional as F
 
 from incseg import losses
 from incseg.batch import View
-from incseg.losses.contrastive import Denominator
+from incseg.losses.contrastive.interface import Denominator
 from incseg.methods.base import Contrast, Part, default
 from incseg.methods.finetune import CrossEntropy
-from incseg.methods.grid import grid_size, labels_on_grid, pixels_on_grid
-from incseg.methods.regions import parse_regions, within
+from incseg.methods.pixels import grid_size, labels_on_grid, parse_regions, pixels_on_grid, within
 from incseg.methods.registry import method
 from incseg.methods.settings import Stride, Temperature, Weight
 

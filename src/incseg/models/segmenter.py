@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from incseg.batch import Outputs, upsample
 from incseg.errors import InputError, closest
-from incseg.models.classifier import GrowingClassifier
-from incseg.models.torchvision import torchvision_network
+from incseg.models.heads import GrowingClassifier
+from incseg.models.torchvision_models import torchvision_network
 
 STRIDE = 32  # encoders halve the image five times; sizes are padded to a multiple
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -8,7 +8,7 @@ from itertools import groupby
 
 from markupsafe import Markup
 
-from incseg.report.curves import Point
+Point = tuple[float, float]
 
 WIDTH, HEIGHT = 380, 230
 LEFT, RIGHT, TOP, BOTTOM = 40, 10, 26, 34

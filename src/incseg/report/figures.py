@@ -1,14 +1,17 @@
 """What the charts and the coloured tables of the page show."""
 
+import json
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from incseg.console import percent
 from incseg.metrics import mean, nan_if_none
-from incseg.report.charts import Line, Panel, rounded_range
-from incseg.report.curves import loss_curves
-from incseg.report.runs import Run, names_beside_each_other
-from incseg.report.tables import percent
+from incseg.report.charts import Line, Panel, Point, rounded_range
+from incseg.report.runs import names_beside_each_other
+from incseg.run_folder import Run
 
 
 def miou_over_steps(runs: Sequence[Run]) -> list[Panel]:
@@ -126,3 +129,79 @@ def forgetting(runs: Sequence[Run]) -> list[tuple[str, list[Bar]]]:
 def _bar(value: float | None) -> Bar:
     lost = nan_if_none(value)
     return Bar(percent(lost), 0.0 if math.isnan(lost) else round(100 * abs(lost), 1), lost < 0)
+
+
+BESIDE = {"step", "iteration", "epoch", "learning_rate"}  # what a line holds besides loss terms
+
+
+def loss_curves(run: Run, most: int = 240) -> dict[str, list[Point]]:
+    """Points (time, loss) of every term.
+
+    Time counts steps, so that runs of different length lie above each other: 1.5 is the middle of step 1; a run of all
+    classes at once lies where the others learn their last. A curve of more than ``most`` points is thinned to the means
+    of neighbours. Steps are parted by a NaN.
+    """
+    steps: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for entry in _entries(run):
+        steps[int(entry["step"].removeprefix("step "))].append(entry)
+    curves: dict[str, list[Point]] = defaultdict(list)
+    for index in range(len(run.steps)):
+        entries = steps.get(index, [])
+        for term in dict.fromkeys(name for entry in entries for name in entry if name not in BESIDE):
+            end = entries[-1]["iteration"]
+            begin = run.begins_at + index
+            points = [(begin + entry["iteration"] / end, entry[term]) for entry in entries if term in entry]
+            curves[term] += [*_thinned(points, most // len(run.steps) or 1), (begin + 1, math.nan)]
+    return dict(curves)
+
+
+def _entries(run: Run) -> Iterator[dict[str, Any]]:
+    """The lines of the log; one that a crash cut short is left out."""
+    path = run.folder / "metrics.jsonl"
+    if path.is_file():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line.endswith("}"):
+                yield json.loads(line)
+
+
+def _thinned(points: Sequence[Point], most: int) -> list[Point]:
+    size = -(-len(points) // most)
+    chunks = [points[start : start + size] for start in range(0, len(points), size)]
+    return [(sum(x for x, _ in chunk) / len(chunk), sum(y for _, y in chunk) / len(chunk)) for chunk in chunks]
+
+
+Matrix = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """Pixels of one class that were taken for another."""
+
+    truth: str
+    prediction: str
+    share: float
+    """Of the true class's pixels."""
+
+
+def sparse_shares(matrix: Matrix) -> list[list[int]]:
+    """Per true class the shares of its pixels in thousandths, as ``[channel, share, channel, share, …]`` without zeros.
+
+    A matrix of 150 classes is nearly empty; so it takes a tenth of the room.
+    """
+    shares = []
+    for row in matrix:
+        total = sum(row) or 1
+        found = [(channel, round(1000 * count / total)) for channel, count in enumerate(row)]
+        shares.append([number for pair in found if pair[1] for number in pair])
+    return shares
+
+
+def most_confused(matrix: Matrix, classes: Sequence[str], most: int = 10) -> list[Mistake]:
+    """The largest shares off the diagonal, largest first."""
+    mistakes = [
+        Mistake(classes[truth], classes[prediction], count / sum(row))
+        for truth, row in enumerate(matrix)
+        for prediction, count in enumerate(row)
+        if count and truth != prediction
+    ]
+    return sorted(mistakes, key=lambda mistake: -mistake.share)[:most]

@@ -13,14 +13,17 @@ from typing import Any
 
 import jinja2
 
-from incseg.data.palette import palette
+from incseg.console import Table, percent
 from incseg.files import replacing, usable_file
+from incseg.images import palette
+from incseg.paper.comparison import beside_the_paper
 from incseg.protocol import IGNORE
-from incseg.report import charts, figures, pictures, tables
-from incseg.report.comparison import beside_the_paper
-from incseg.report.confusion import most_confused, sparse_shares
-from incseg.report.pictures import Album
-from incseg.report.runs import Run, names_beside_each_other, read_runs
+from incseg.report import album as pictures
+from incseg.report import charts, figures, tables
+from incseg.report.album import Album
+from incseg.report.figures import most_confused, sparse_shares
+from incseg.report.runs import names_beside_each_other, read_runs
+from incseg.run_folder import Run
 
 SCRIPTS = ("elements.js", "theme.js", "iou.js", "confusion.js", "pictures.js")
 
@@ -55,7 +58,7 @@ def render(runs: Sequence[Run]) -> str:
     return page
 
 
-def summary_tables(runs: Sequence[Run]) -> list[tables.Table]:
+def summary_tables(runs: Sequence[Run]) -> list[Table]:
     """What a reader looks for first: the tables at the head of the page, in order."""
     return [tables.summary(runs), *beside_the_paper(runs)]
 
@@ -108,7 +111,7 @@ def _confusion(run: Run, step: int) -> dict[str, Any] | None:
 
 def _mistakes(entry: Mapping[str, Any], classes: Sequence[str]) -> list[tuple[str, str, str]]:
     mistakes = most_confused(entry["confusion"], classes)
-    return [(mistake.truth, mistake.prediction, tables.percent(mistake.share)) for mistake in mistakes]
+    return [(mistake.truth, mistake.prediction, percent(mistake.share)) for mistake in mistakes]
 
 
 def _configuration(run: Run) -> str:

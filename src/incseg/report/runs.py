@@ -1,98 +1,12 @@
-"""Runs as the report sees them: the files they left behind."""
+"""Runs beside each other: which can be compared, and how each is called among the others."""
 
-import json
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from incseg.errors import InputError
-from incseg.metrics import mean, nan_if_none
 from incseg.protocol import Protocol
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run's folder and its ``result.json``."""
-
-    folder: Path
-    result: dict[str, Any]
-    label: str = ""
-    """How it is called beside others: its method, and in what its settings differ from runs of the same method."""
-    begins_at: int = 0
-    """The step of the others beside which its first step stands: all classes at once compare with the others' last."""
-
-    @classmethod
-    def read(cls, folder: Path) -> "Run":
-        """Read the result of a run, finished or not, or say why that cannot be done."""
-        path = folder / "result.json"
-        if not path.is_file():
-            raise InputError(f"{folder} holds no result.json: give the folder of a run with at least one step done.")
-        try:
-            result = json.loads(path.read_text(encoding="utf-8"))
-            return cls(folder, result, label=result["method"])
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise InputError(f"{path} is not a result of incseg ({type(error).__name__}: {error}).") from None
-
-    @property
-    def method(self) -> str:
-        """The method's name."""
-        return str(self.result["method"])
-
-    @property
-    def seed(self) -> int:
-        """Which repetition it is."""
-        return int(self.result["seed"])
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Everything that belongs to the experiment but the seed, dotted."""
-        return dict(self.result["settings"])
-
-    @property
-    def protocol(self) -> str:
-        """The protocol's name."""
-        return str(self.result["protocol"])
-
-    @property
-    def classes(self) -> list[str]:
-        """Names by channel, background first."""
-        return list(self.result["classes"])
-
-    @property
-    def steps(self) -> list[dict[str, Any]]:
-        """The completed steps."""
-        return list(self.result["steps"])
-
-    @property
-    def is_offline(self) -> bool:
-        """Whether it learns all classes at once."""
-        return Protocol.parse(self.protocol).task == "offline"
-
-    def miou(self, step: int, name: str = "all") -> float:
-        """A mean IoU of a step, NaN where there is none."""
-        entry = self.entry(step)
-        return nan_if_none(entry["miou"][name]) if entry else math.nan
-
-    def iou(self, step: int, class_name: str) -> float:
-        """IoU of a class after a step, NaN where it is not known yet or absent."""
-        entry = self.entry(step)
-        return nan_if_none(entry["iou"].get(class_name)) if entry else math.nan
-
-    def pictures(self, step: int) -> Path:
-        """Where the predictions after a step lie, if there are any."""
-        return self.folder / f"step-{step - self.begins_at}" / "predictions"
-
-    def entry(self, step: int) -> dict[str, Any] | None:
-        """All that is known of a step, None where this run has no such step."""
-        index = step if step < 0 else step - self.begins_at
-        return self.steps[index] if step < 0 or index >= 0 else None
-
-    def group(self, first_channel: int, last_channel: int, with_background: bool = False) -> float:
-        """Mean final IoU of a range of channels, both included, and of background if wished."""
-        names = self.classes[:1] * with_background + self.classes[first_channel : last_channel + 1]
-        return mean(self.iou(-1, name) for name in names)
+from incseg.run_folder import Run
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:

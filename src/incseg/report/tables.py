@@ -1,55 +1,12 @@
-"""Tables as data, drawn in a terminal or on a page."""
+"""Tables of runs: the final scores in the paper's layout, and the scores over the steps."""
 
-import html
 import itertools
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
-import rich.table
-
+from incseg.console import Table, mean_and_spread, percent
 from incseg.metrics import nan_if_none
-from incseg.report.runs import Run, names_beside_each_other
-
-
-@dataclass(frozen=True)
-class Table:
-    """A title, headers and rows of text; the first column is a name, the others are numbers unless ``prose``."""
-
-    title: str
-    headers: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    note: str = ""
-    prose: bool = False
-
-    def for_terminal(self) -> rich.table.Table:
-        """A table for ``console.print``."""
-        table = rich.table.Table(
-            title=self.title, caption=self.note or None, title_justify="left", caption_justify="left"
-        )
-        for index, header in enumerate(self.headers):
-            is_name = index == 0 and not self.prose  # a name cut in two is hard to find again
-            justify: Literal["left", "right"] = "left" if index == 0 or self.prose else "right"
-            table.add_column(header, justify=justify, overflow="fold", no_wrap=is_name)
-        for row in self.rows:
-            table.add_row(*row)
-        return table
-
-    def to_html(self) -> str:
-        """An HTML table; every cell is escaped."""
-        head = "".join(f"<th>{html.escape(text)}</th>" for text in self.headers)
-        body = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in self.rows)
-        note = f"<p class='note'>{html.escape(self.note)}</p>" if self.note else ""
-        return (
-            f"<h2>{html.escape(self.title)}</h2><div class='scroll'><table><thead><tr>{head}</tr></thead>"
-            f"<tbody>{body}</tbody></table></div>{note}"
-        )
-
-
-def percent(value: float) -> str:
-    """As tables of the field print IoU: 71.5; a missing value is a dash."""
-    return "–" if math.isnan(value) else f"{100 * value:.1f}"
+from incseg.report.runs import names_beside_each_other
+from incseg.run_folder import Run
 
 
 def summary(runs: Sequence[Run]) -> Table:
@@ -97,14 +54,3 @@ def per_step(runs: Sequence[Run]) -> Table:
 
 def _range(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}-{last}"
-
-
-def mean_and_spread(values: Sequence[float]) -> str:
-    """The mean, and with several seeds the standard deviation beside it; a dash of nothing."""
-    if not values:
-        return "–"
-    average = sum(values) / len(values)
-    if len(values) == 1 or math.isnan(average):
-        return percent(average)
-    spread = math.sqrt(sum((value - average) ** 2 for value in values) / (len(values) - 1))
-    return f"{percent(average)} ± {percent(spread)}"

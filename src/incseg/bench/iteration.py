@@ -1,0 +1,71 @@
+"""``incseg bench step``: what an iteration of each method costs beside plain fine-tuning, in one run."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from incseg.bench.measure import hardware, median_milliseconds, peak_extra_bytes
+from incseg.config import RunConfig, load_recipe, merge
+from incseg.console import Table
+from incseg.engine.assembly import build, launch
+
+BATCHES, ROUNDS = 4, 12
+
+
+def benchmark_step(
+    methods: Sequence[str], recipe: str = "shapes/4-2/overlapped", data_root: Path | None = None, device: str = "auto"
+) -> Table:
+    """Time and memory of a training iteration at step 1, data loading left out, for ``ft`` and each method.
+
+    The methods take turns, so that a machine that slows down slows them all.
+
+    Args:
+        methods: methods or sums of methods.
+        recipe: a protocol or recipe with at least two steps.
+        data_root: folder of its dataset.
+        device: ``cuda``, ``cpu`` or ``auto``.
+    """
+    names = list(dict.fromkeys(["ft", *methods]))
+    settings = merge({"engine": {"accelerator": device}}, {"data": {"root": data_root}} if data_root else {})
+    place, iterations = _prepared([load_recipe(recipe, merge(settings, {"method": name})) for name in names])
+    memory = [peak_extra_bytes(iterate, place) for iterate in iterations]
+    rounds = [[median_milliseconds(iterate, place, seconds=0.0) for iterate in iterations] for _ in range(ROUNDS)]
+    times = [statistics.median(column) for column in zip(*rounds, strict=True)]
+    rows = [
+        [name, f"{time:.1f}", f"{time / times[0]:.2f}", "–" if extra is None else f"{extra / 2**30:.2f}"]
+        for name, time, extra in zip(names, times, memory, strict=True)
+    ]
+    headers = ["method", "ms per iteration", "relative to ft", "extra memory, GiB"]
+    note = f"medians of {ROUNDS} rounds; data loading is left out"
+    return Table(f"{recipe}, step 1, {hardware(place).slug}", headers, rows, note)
+
+
+def _prepared(configs: Sequence[RunConfig]) -> tuple[torch.device, list[Callable[[], None]]]:
+    """For each run, a function that trains one iteration of step 1."""
+    fabric = launch(configs[0])
+    with TemporaryDirectory() as folder:  # nothing is written: trainers are built, not run
+        trainers = [build(config, Path(folder), fabric) for config in configs]
+
+    def iteration_of(index: int) -> Callable[[], None]:
+        trainer = trainers[index]
+        first, second = trainer.curriculum.steps[:2]
+        # Importances and prototypes come from an earlier step: give them one iteration of it.
+        lesson = trainer.prepare(first)
+        trainer.train_on(lesson, next(iter(trainer.batches(first, lesson.images, epochs=1))), 0)
+        trainer.method.end(lesson.context)
+        lesson = trainer.prepare(second)
+        batches = list(islice(trainer.batches(second, lesson.images, epochs=1), BATCHES))
+        done = 0
+
+        def iterate() -> None:
+            nonlocal done
+            trainer.train_on(lesson, batches[done % len(batches)], done % lesson.iterations)
+            done += 1
+
+        return iterate
+
+    return fabric.device, [iteration_of(index) for index in range(len(configs))]

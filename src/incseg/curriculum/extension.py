@@ -1,0 +1,141 @@
+"""A model that learns more: what it knows is step 0, already done; a folder's new classes are step 1."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from incseg.curriculum.curriculum import Curriculum
+from incseg.curriculum.rules import Void
+from incseg.datasets.scan import Progress, class_presence
+from incseg.datasets.source import Source, Split, open_source
+from incseg.errors import InputError, closest
+from incseg.loading.batches import ScoredImages, TrainingImages
+from incseg.loading.transforms import TrainingTransform
+from incseg.protocol import BACKGROUND, IGNORE, Protocol, Setting, Step
+
+BACKGROUND_NAMES = {
+    "background", "_background_", "__background__", "bg", "void", "other", "others", "none", "unlabelled", "unlabeled",
+}  # fmt: skip
+
+
+class Extension(Curriculum):
+    """The two steps of an extension, with the images and labels of each.
+
+    Scored are the folder's own validation images, on which only the new classes are labelled, and those of a second
+    folder, on whichever classes it names. Each class is thus judged where it is labelled, and nowhere else.
+    """
+
+    def __init__(
+        self,
+        known: Sequence[str],
+        source: Source,
+        validation: Path | None = None,
+        void: Void = "ignore",
+        progress: Progress | None = None,
+    ):
+        self.source, self.void = source, void
+        self.classes = (*known, *source.classes[1:])
+        refuse_clashes(known, source)
+        self.protocol = Protocol(source.name, f"{len(known) - 1}-{len(source.classes) - 1}", Setting.OVERLAPPED)
+        self.steps = self.protocol.steps(len(self.classes) - 1)
+        self.indices = ((), range(len(source.train)))  # what taught the model is not at hand
+        self._channels = [BACKGROUND, *range(len(known), len(self.classes))]
+        self._presence = class_presence(source.train, source.classes, progress=progress)
+        self._require_every_class()
+        self._scored = [(source.val, source.classes, self._channels)]
+        if validation is not None:
+            other = open_source("folder", validation)
+            channels = [BACKGROUND, *(self._channel(name, validation) for name in other.classes[1:])]
+            whole = [other.val] if (validation / "val.txt").exists() else [other.train, other.val]
+            self._scored = [*((split, other.classes, channels) for split in whole), *self._scored]
+        for split, classes, _ in self._scored:
+            class_presence(split, classes, progress=progress)
+
+    def training_images(self, step: Step, crop_size: int, *, keep_old: bool = False) -> TrainingImages:
+        """Every image of the folder; of step 0 there are none, nor are any kept."""
+        table = self.training_table(step, keep_old=keep_old)
+        return TrainingImages(self.source.train, self.indices[step.index], table, TrainingTransform(crop_size))
+
+    def training_table(self, step: Step, *, keep_old: bool = False) -> Tensor:
+        """Only the new classes have labels at all."""
+        assert step.index == 1
+        assert not keep_old
+        return self._table(self._channels, step, void=IGNORE if self.void == "ignore" else BACKGROUND)
+
+    def shown(self, step: Step) -> dict[int, frozenset[int]]:
+        """From the scan of the masks."""
+        foreground = range(1, len(self._channels))
+        return {
+            i: frozenset(self._channels[c] for c in self._presence[i] if c in foreground)
+            for i in self.indices[step.index]
+        }
+
+    def scored_images(self, step: Step) -> list[ScoredImages]:
+        """One collection per split, each with the classes that are labelled there."""
+        return [self._scored_images(split, channels, step) for split, _, channels in self._scored if len(split)]
+
+    def pictured_images(self, step: Step, number: int) -> tuple[list[str], ScoredImages]:
+        """The images of the best labelled split that show the most classes, the same at both steps, to look at."""
+        split, classes, channels = next(entry for entry in self._scored if len(entry[0]) or entry is self._scored[-1])
+        presence = class_presence(split, classes)
+        crowded = sorted(range(len(split)), key=lambda i: (-len(presence[i]), i))[:number]
+        whole = self._scored_images(split, channels, step)
+        return [split.ids[i] for i in crowded], ScoredImages(split, crowded, whole.table, whole.labelled)
+
+    def _scored_images(self, split: Split, channels: Sequence[int], step: Step) -> ScoredImages:
+        labelled = [channel for channel in channels if channel < step.num_classes]
+        return ScoredImages(split, range(len(split)), self._table(channels, step, void=IGNORE), labelled)
+
+    @staticmethod
+    def _table(channels: Sequence[int], step: Step, void: int) -> Tensor:
+        """Dataset id → channel; a class that the step does not know yet is background."""
+        table = torch.full((IGNORE + 1,), BACKGROUND, dtype=torch.int64)
+        for dataset_id, channel in enumerate(channels):
+            table[dataset_id] = channel if channel < step.num_classes else BACKGROUND
+        table[IGNORE] = void
+        return table
+
+    def _channel(self, name: str, folder: Path) -> int:
+        """The channel of a class of the validation folder."""
+        names = [plain(known) for known in self.classes]
+        if plain(name) not in names[1:]:
+            raise InputError(
+                f"{folder / 'classes.txt'} names '{name}', which the extended model does not know: its classes are "
+                f"{', '.join(self.classes[1:])}.{closest(name, self.classes[1:])}"
+            )
+        return names.index(plain(name))
+
+    def _require_every_class(self) -> None:
+        shown = frozenset().union(*self._presence) if self._presence else frozenset()
+        for dataset_id, name in enumerate(self.source.classes):
+            if dataset_id > 0 and dataset_id not in shown:
+                raise InputError(
+                    f"no training image of {self.source.name} shows '{name}': there is nothing to learn it from."
+                )
+
+
+def plain(name: str) -> str:
+    """A class name as far as it distinguishes classes: neither case nor spaces do."""
+    return " ".join(name.casefold().split())
+
+
+def refuse_clashes(known: Sequence[str], source: Source) -> None:
+    """A class learnt twice would be two channels of one name."""
+    taken = {plain(name): name for name in known}
+    for name in source.classes[1:]:
+        if plain(name) in taken:
+            raise InputError(
+                f"the model already knows '{taken[plain(name)]}': {source.name} must name new classes only, after the "
+                "background; rename it there if it is something else, or set its pixels to 0 and leave it out."
+            )
+    if plain(source.classes[0]) in taken and plain(source.classes[0]) != plain(known[0]):
+        raise InputError(
+            f"the first line of classes.txt in {source.name} is '{source.classes[0]}', a class of the model: the "
+            "background comes first, as id 0 of the masks."
+        )
+    if len(known) + len(source.classes) - 1 > IGNORE:
+        raise InputError(
+            f"there can be at most {IGNORE} classes with background, since the id {IGNORE} marks ignored pixels."
+        )

@@ -1,5 +1,0 @@
-"""Datasets, which images and labels a step may see, and how they become batches."""
-
-from incseg.data.source import Source, Split, dataset_entry, dataset_names, describe_datasets, open_source
-
-__all__ = ["Source", "Split", "dataset_entry", "dataset_names", "describe_datasets", "open_source"]

@@ -1,0 +1,79 @@
+"""Cityscapes with fine annotations: 2 975 images to learn from, 500 to be scored on, 19 classes.
+
+The mask files hold label ids; here a class's id is its train id plus one, as in UCD. Everything that is not one of the
+19 classes is void, 255: what that means in training and scoring is a setting (``data.void``, ``data.scored_void``), and
+the recipes take UCD's choice, background.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from incseg.datasets.file_split import FileSplit
+from incseg.datasets.source import Source, dataset, existing_root
+from incseg.errors import InputError
+from incseg.protocol import IGNORE
+
+LABEL_IDS = {
+    "road": 7, "sidewalk": 8, "building": 11, "wall": 12, "fence": 13, "pole": 17, "traffic light": 19,
+    "traffic sign": 20, "vegetation": 21, "terrain": 22, "sky": 23, "person": 24, "rider": 25, "car": 26, "truck": 27,
+    "bus": 28, "train": 31, "motorcycle": 32, "bicycle": 33,
+}  # fmt: skip
+CLASSES = ("background", *LABEL_IDS)
+LAST_LABEL_ID = 33
+IMAGE, MASK = "leftImg8bit", "gtFine"
+SUFFIXES = {IMAGE: "_leftImg8bit.png", MASK: "_gtFine_labelIds.png"}
+LAYOUT = "leftImg8bit/{train,val}/CITY/*_leftImg8bit.png and gtFine/{train,val}/CITY/*_gtFine_labelIds.png"
+
+
+@dataset(
+    "cityscapes",
+    "Cityscapes street scenes with fine annotations, 19 classes",
+    tasks=("13-6", "13-1", "offline"),
+    published_images=(2975, 500),
+    disjoint="balanced",  # hardly an image is without a car: the plain rule would leave step 0 next to nothing
+)
+def open_cityscapes(root: Path | None) -> Source:
+    """List the files, by city and name; ``root`` holds ``leftImg8bit`` and ``gtFine``, or folders that hold them."""
+    root = existing_root(root, "cityscapes", LAYOUT)
+    return Source("cityscapes", CLASSES, _files(root, "train"), _files(root, "val"))
+
+
+def _files(root: Path, split: str) -> FileSplit:
+    """A name in only one of the two folders is listed too: that its other half is missing will be said."""
+    folders = {part: _find(root, part) / split for part in SUFFIXES}
+    scenes = sorted({scene for part, folder in folders.items() for scene in _scenes(folder, SUFFIXES[part])})
+    if not scenes:
+        raise InputError(f"{folders[IMAGE]} and {folders[MASK]} hold no image and no mask: Cityscapes is {LAYOUT}.")
+    images, masks = ([folders[part] / city / f"{name}{SUFFIXES[part]}" for city, name in scenes] for part in SUFFIXES)
+    return FileSplit([name for _, name in scenes], images, masks, id_table())
+
+
+def _find(root: Path, part: str) -> Path:
+    """``part`` in the root or one folder below, as the official archives unpack into folders of their own.
+
+    Of several, the one with both splits: the archive of further images has a ``leftImg8bit`` too, but neither of them.
+    """
+    candidates = [folder for folder in (root / part, *sorted(root.glob(f"*/{part}"))) if folder.is_dir()]
+    if not candidates:
+        raise InputError(
+            f"--data-root {root} does not look like Cityscapes: there is no {part}/; it must hold {LAYOUT}."
+        )
+    return max(candidates, key=lambda folder: sum((folder / split).is_dir() for split in ("train", "val")))
+
+
+def _scenes(folder: Path, suffix: str) -> set[tuple[str, str]]:
+    if not folder.is_dir():
+        raise InputError(f"{folder} is missing: Cityscapes is {LAYOUT}.")
+    found = (path for path in folder.glob(f"*/*{suffix}") if not path.name.startswith("."))
+    return {(path.parent.name, path.name.removesuffix(suffix)) for path in found}
+
+
+def id_table() -> NDArray[np.uint8]:
+    """(256,) label id in a file → id of the dataset; ids no version of Cityscapes has stay what they are: too high."""
+    table = np.arange(IGNORE + 1, dtype=np.uint8)
+    table[: LAST_LABEL_ID + 1] = IGNORE
+    for dataset_id, label_id in enumerate(LABEL_IDS.values(), start=1):
+        table[label_id] = dataset_id
+    return table

@@ -1,0 +1,68 @@
+"""Your own data: a folder with ``images/``, ``masks/`` and ``classes.txt``."""
+
+from pathlib import Path
+
+from incseg.datasets.file_split import FileSplit
+from incseg.datasets.source import Source, dataset, existing_root, read_lines
+from incseg.errors import InputError
+from incseg.images import IMAGE_SUFFIXES
+
+LAYOUT = "images/, masks/ (index PNG of the same names), classes.txt (one name per line, background first)"
+VALIDATION_SHARE = 5  # without a val.txt every fifth image is kept for validation
+
+
+@dataset("folder", f"your own images: {LAYOUT}; optional train.txt and val.txt list the names of each split")
+def open_folder(root: Path | None) -> Source:
+    """Read the lists; without ``train.txt``/``val.txt`` every fifth image by name is for validation."""
+    root = existing_root(root, "folder", LAYOUT)
+    classes = _class_names(root / "classes.txt")
+    names: dict[str, Path] = {}
+    for path in _images(root / "images"):
+        if path.stem in names:
+            raise InputError(f"{names[path.stem].name} and {path.name} in {root / 'images'} would share one mask.")
+        names[path.stem] = path
+    train, val = _split_names(root, sorted(names))
+    both = sorted(set(train) & set(val))
+    if both:
+        raise InputError(f"'{both[0]}' is in both train.txt and val.txt of {root}: score on images not learnt from.")
+    return Source(root.resolve().name, classes, _files(root, names, train), _files(root, names, val))
+
+
+def _class_names(path: Path) -> tuple[str, ...]:
+    names = tuple(read_lines(path))
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        raise InputError(f"{path} names '{doubled[0]}' twice: every class needs a name of its own.")
+    if len(names) < 2:
+        raise InputError(f"{path} must name the background and at least one class, one per line; it has {len(names)}.")
+    return names
+
+
+def _images(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise InputError(f"{folder} is missing: a data folder must hold {LAYOUT}.")
+    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
+    if not found:
+        raise InputError(f"{folder} holds no images ({', '.join(sorted(IMAGE_SUFFIXES))}).")
+    return found
+
+
+def _split_names(root: Path, names: list[str]) -> tuple[list[str], list[str]]:
+    train_list, val_list = root / "train.txt", root / "val.txt"
+    val = read_lines(val_list) if val_list.exists() else None
+    train = read_lines(train_list) if train_list.exists() else None
+    if val is None:
+        rest = names if train is None else [name for name in names if name not in set(train)]
+        val = rest[::VALIDATION_SHARE] if train is None else rest
+    if train is None:
+        held_out = set(val)
+        train = [name for name in names if name not in held_out]
+    return train, val
+
+
+def _files(root: Path, images: dict[str, Path], names: list[str]) -> FileSplit:
+    for name in names:
+        if name not in images:
+            raise InputError(f"'{name}' is listed in {root}/train.txt or val.txt, but images/ has no such image.")
+    masks = [root / "masks" / f"{name}.png" for name in names]
+    return FileSplit(names, [images[name] for name in names], masks)

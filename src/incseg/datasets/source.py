@@ -1,0 +1,173 @@
+"""What a dataset is: class names, and two splits of images with masks."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from torch import Tensor
+
+from incseg.errors import InputError, closest
+from incseg.protocol import IGNORE
+from incseg.registry import import_modules
+
+# How the images of a dataset are shared out in the disjoint setting; see data/steps.py.
+Disjoint = Literal["plain", "balanced"]
+
+
+class Split(ABC):
+    """An ordered collection of images and their masks."""
+
+    ids: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @abstractmethod
+    def image(self, index: int) -> Tensor:
+        """(3, H, W) uint8 RGB."""
+
+    @abstractmethod
+    def mask(self, index: int) -> Tensor:
+        """(H, W) integer class ids of the dataset: 0 background, 255 ignored."""
+
+    def check(self, index: int) -> None:  # noqa: B027 - what is not a file needs no check
+        """Refuse an image that cannot be used, as far as that can be told without decoding it."""
+
+    def files(self, index: int) -> tuple[Path, ...]:  # noqa: ARG002 - not every split has any
+        """The files of an image and its mask."""
+        return ()
+
+    def missing(self) -> list[Path]:
+        """Files that are listed but not there."""
+        return [path for index in range(len(self)) for path in self.files(index) if not path.is_file()]
+
+    def where(self, index: int) -> str:
+        """How to name this image to a person, in a message about its mask."""
+        return self.ids[index]
+
+    def fingerprint(self) -> str | None:
+        """A text that changes whenever a file does, under which a scan may be cached; None: not worth caching."""
+        return None
+
+
+@dataclass(frozen=True)
+class Source:
+    """A dataset: ``classes`` by id (background first), images to learn from and images to be scored on.
+
+    ``orders`` are published orders of learning by name, each the dataset's ids with background first.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    train: Split
+    val: Split
+    orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.classes) > IGNORE:
+            raise InputError(
+                f"{self.name} has {len(self.classes)} classes; there can be at most {IGNORE} with background, since "
+                f"the id {IGNORE} marks ignored pixels."
+            )
+
+
+def read_lines(path: Path) -> list[str]:
+    """The non-empty lines of a text file, stripped."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{path} is missing.") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not UTF-8 text; save it in that encoding.") from None
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def existing_root(root: Path | None, name: str, layout: str) -> Path:
+    """The dataset's folder, or a sentence on what is expected there."""
+    if root is None:
+        raise InputError(f"the dataset '{name}' needs its folder: give --data-root DIR, which must hold {layout}.")
+    if not root.is_dir():
+        raise InputError(f"--data-root {root} is not a folder; for '{name}' it must hold {layout}.")
+    return root
+
+
+Opener = Callable[[Path | None], Source]
+
+
+@dataclass(frozen=True)
+class DatasetEntry:
+    """A registered dataset: how to open it, and what a person should know before."""
+
+    name: str
+    summary: str
+    open: Opener
+    tasks: tuple[str, ...] = ()
+    """Those published for it."""
+    published_images: tuple[int, int] | None = None
+    """How many images the complete dataset has to learn from and to be scored on."""
+    disjoint: Disjoint = "plain"
+    """The rule that shares out the images in the disjoint setting."""
+
+    def shortfall(self, source: Source) -> str:
+        """In words, in what an opened copy is not the published dataset; empty if it is, or if none is published."""
+        counts = (len(source.train), len(source.val))
+        if self.published_images in (None, counts):
+            return ""
+        (train, val), (all_train, all_val) = counts, self.published_images
+        return (
+            f"{self.name}: {train} of the published {all_train} training images and {val} of the {all_val} validation "
+            "images are here; is the archive fully unpacked?"
+        )
+
+
+_DATASETS: dict[str, DatasetEntry] = {}
+
+
+def dataset(
+    name: str,
+    summary: str,
+    tasks: tuple[str, ...] = (),
+    published_images: tuple[int, int] | None = None,
+    disjoint: Disjoint = "plain",
+) -> Callable[[Opener], Opener]:
+    """Register ``open(root) -> Source`` under a name. It lists files; whether they are there is checked elsewhere."""
+
+    def register(opener: Opener) -> Opener:
+        assert name not in _DATASETS, f"two datasets are called '{name}'"
+        _DATASETS[name] = DatasetEntry(name, summary, opener, tasks, published_images, disjoint)
+        return opener
+
+    return register
+
+
+def describe_datasets() -> list[DatasetEntry]:
+    """Every registered dataset, by name."""
+    import_modules("incseg.datasets")
+    return [_DATASETS[name] for name in sorted(_DATASETS)]
+
+
+def dataset_names() -> list[str]:
+    """The names one may write in front of a protocol."""
+    return [entry.name for entry in describe_datasets()]
+
+
+def dataset_entry(name: str) -> DatasetEntry:
+    """A dataset by name."""
+    import_modules("incseg.datasets")
+    if name not in _DATASETS:
+        raise InputError(
+            f"'{name}' is not a dataset: choose from {', '.join(sorted(_DATASETS))}.{closest(name, _DATASETS)}"
+        )
+    return _DATASETS[name]
+
+
+def open_source(name: str, root: Path | None) -> Source:
+    """Open a dataset by name; its files are all there, but not yet read."""
+    source = dataset_entry(name).open(root)
+    missing = [*source.train.missing(), *source.val.missing()]
+    if missing:
+        others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        raise InputError(f"{missing[0]} is missing{others}: is the archive fully unpacked?")
+    return source

@@ -1,0 +1,162 @@
+"""Pictures of a class to replay: from a folder, or from a generator such as a diffusion model."""
+
+import importlib
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from incseg.datasets.file_split import check_image
+from incseg.errors import InputError, closest
+from incseg.files import replacing, usable_folder
+from incseg.images import IMAGE_SUFFIXES
+from incseg.seeding import seed_from
+
+DIFFUSERS = "diffusers:"
+
+
+@dataclass(frozen=True)
+class Generator:
+    """Whoever makes pictures; whatever goes wrong in their code is said in a sentence."""
+
+    name: str
+    make: Callable[[str], Iterable[Any]]
+    """Class name → pictures of it (PIL, array or tensor), as many as one cares to take; always in the same order.
+
+    One that can begin later has ``starting_at(class name, number of the first)`` too.
+    """
+
+    def pictures(self, of: str, first: int, end: int) -> Iterator[Image.Image]:
+        """The pictures of a class from one number up to another; fewer if there are no more."""
+        try:
+            if hasattr(self.make, "starting_at"):
+                made = itertools.islice(self.make.starting_at(of, first), end - first)
+            else:
+                made = itertools.islice(self.make(of), first, end)
+            for picture in made:
+                yield as_image(picture)
+        except Exception as error:  # anything: the code is another's
+            raise InputError(
+                f"the generator '{self.name}' cannot make a picture of '{of}' ({_in_a_line(error)}); it must give RGB "
+                "images for a class name."
+            ) from error
+
+
+@dataclass(frozen=True)
+class PictureFolder:
+    """A folder with one subfolder of pictures per class name."""
+
+    root: Path
+
+    def files(self, name: str, most: int) -> list[Path]:
+        """Pictures of a class, in the order of their names."""
+        folder = self.root / name
+        found = sorted(folder.iterdir()) if folder.is_dir() else []
+        return [path for path in found if path.suffix.lower() in IMAGE_SUFFIXES][:most]
+
+    def check(self, names: Sequence[str], most: int) -> None:
+        """Every class must have a picture, and those that will be used must be complete."""
+        if not self.root.is_dir():
+            raise InputError(f"{self.root} is not a folder: it must hold a folder of pictures for each old class.")
+        for name in names:
+            files = self.files(name, most)
+            if not files:
+                there = sorted(path.name for path in self.root.iterdir() if path.is_dir())
+                raise InputError(
+                    f"{self.root / name} holds no pictures: every class that will be old needs a folder of its name "
+                    f"with pictures to replay.{closest(name, there)}"
+                )
+            for file in files:
+                check_image(file)
+
+    def fill(self, name: str, number: int, generator: Generator) -> None:
+        """Have pictures of a class made until there are so many; those already there are kept."""
+        there = len(self.files(name, most=number))
+        if there == number:
+            return
+        folder = self.root / name
+        usable_folder(folder)
+        try:
+            # Skipping what is there keeps a generator's sequence the same, whether it was interrupted or not.
+            for index, picture in enumerate(generator.pictures(name, there, number), there):
+                with replacing(folder / f"{index:05d}.png") as temporary:
+                    picture.save(temporary, format="PNG")
+        except OSError as error:
+            raise InputError(f"pictures cannot be written to {folder}: {error}.") from error
+        if not self.files(name, most=1):
+            raise InputError(f"the generator '{generator.name}' made no picture of '{name}'.")
+
+
+def as_image(picture: Any) -> Image.Image:
+    """A PIL image of what a generator gave: PIL, (H, W, 3) array or (3, H, W) tensor; uint8, or floats in [0, 1]."""
+    if isinstance(picture, Image.Image):
+        return picture.convert("RGB")
+    array = picture.movedim(0, -1).cpu().numpy() if isinstance(picture, Tensor) else np.asarray(picture)
+    if array.ndim != 3 or array.shape[-1] != 3:
+        raise ValueError(f"a {type(picture).__name__} of shape {array.shape} is not an RGB image")
+    if array.dtype != np.uint8:
+        array = (array.clip(0, 1) * 255).round().astype(np.uint8)
+    return Image.fromarray(array)
+
+
+def open_generator(name: str) -> Generator:
+    """``package.module:function``, a function of a class name that gives pictures, or ``diffusers:MODEL``."""
+    if name.startswith(DIFFUSERS):
+        return Generator(name, open_diffusion(name.removeprefix(DIFFUSERS)))
+    module, _, function = name.partition(":")
+    if str(Path.cwd()) not in sys.path:  # a person's own function lies in a file in the folder they work in
+        sys.path.append(str(Path.cwd()))
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except Exception as error:  # anything: importing runs another's code
+        raise InputError(
+            f"the generator '{name}' cannot be found ({_in_a_line(error)}): write package.module:function or "
+            f"{DIFFUSERS}MODEL."
+        ) from error
+    if not callable(found):
+        raise InputError(f"the generator '{name}' is not a function of a class name.")
+    return Generator(name, found)
+
+
+def _in_a_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+@dataclass(frozen=True)
+class DiffusionPictures:
+    """A generator of pictures: class name → endless pictures, each from a seed of its own."""
+
+    pipeline: Any
+    """A diffusers text-to-image pipeline."""
+    prompt: str = "a photo of a {name}"
+
+    def __call__(self, name: str) -> Iterator[Image.Image]:
+        """The pictures of a class, always the same in the same order."""
+        return self.starting_at(name, 0)
+
+    def starting_at(self, name: str, first: int) -> Iterator[Image.Image]:
+        """The same without those before a number: none is made in vain."""
+        for index in itertools.count(first):
+            generator = torch.Generator().manual_seed(seed_from("diffusion", name, index))
+            yield self.pipeline(prompt=self.prompt.format(name=name), generator=generator).images[0]
+
+
+def open_diffusion(model: str) -> DiffusionPictures:
+    """A model by its name on the hub or its folder, on the GPU if there is one."""
+    try:
+        from diffusers import AutoPipelineForText2Image  # noqa: PLC0415 - an optional dependency
+    except ImportError:
+        raise InputError("pictures from a diffusion model need: pip install 'incseg[generate]'.") from None
+    try:
+        pipeline = AutoPipelineForText2Image.from_pretrained(model)  # type: ignore[no-untyped-call,unused-ignore]
+    except (OSError, ValueError) as error:
+        raise InputError(f"the diffusion model '{model}' cannot be opened: {' '.join(str(error).split())}") from None
+    pipeline.set_progress_bar_config(disable=True)
+    return DiffusionPictures(pipeline.to("cuda" if torch.cuda.is_available() else "cpu"))

@@ -1,0 +1,10 @@
+"""Contrastive distillation (UCD eq. 3–11): one definition, and backends that prove themselves against it."""
+
+from incseg.losses.contrastive.interface import (
+    Backend,
+    Denominator,
+    contrastive_distillation,
+    contrastive_distillation_global,
+)
+
+__all__ = ["Backend", "Denominator", "contrastive_distillation", "contrastive_distillation_global"]

@@ -1,0 +1,188 @@
+"""Contrastive distillation: pull pixels of one class together and push the others apart, across two networks."""
+
+import os
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Literal, get_args
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from incseg.losses.contrastive import chunked
+from incseg.losses.contrastive.backend import ContrastSets, ContrastSettings
+from incseg.losses.contrastive.dense import dense_loss
+from incseg.losses.contrastive.streamed import Plan, streamed_loss
+
+Denominator = Literal["negatives", "pair"]
+Backend = Literal["auto", "eager", "chunked", "triton"]
+
+# Similarities up to which the dense form is the fastest on a CPU.
+DENSE_ON_CPU = 1 << 20
+# Channels up to which the kernels beat plain PyTorch: their backward repeats the similarities per block of channels.
+LONGEST_TRITON_ROW = 1024
+
+
+def contrastive_distillation(
+    anchors: Tensor,
+    anchor_labels: Tensor,
+    teacher: Tensor,
+    teacher_labels: Tensor,
+    *,
+    anchor_probs: Tensor | None = None,
+    teacher_probs: Tensor | None = None,
+    temperature: float = 0.07,
+    denominator: Denominator = "negatives",
+    detach_contrast: bool = False,
+    backend: Backend = "auto",
+) -> Tensor:
+    """Uncertainty-aware contrastive distillation between student and teacher pixels (UCD, eq. 5–8, 10 and 11).
+
+    ``1/|R| Σ_a 1/|G(a)| Σ_{g∈G(a)} σ_ag (L_a − s_ag)`` where
+    ``s_aj = cos(f_a, f_j)/τ``, ``L_a = log Σ_{j: label differs} exp s_aj`` and ``σ_ag = P̄_a · P̄_g``.
+    The anchors are R; each is contrasted with the other anchors and all teacher pixels, and its positives G(a) are
+    those of its own label. An anchor without a positive or without a negative contributes 0 and counts in |R|.
+
+    A negative label takes a pixel out of its set, so that a mask costs no host–device synchronisation. A zero feature
+    vector has cosine 0 with everything and receives no gradient.
+
+    Args:
+        anchors: (N, D) student features, of any length: they are normalised here.
+        anchor_labels: (N,) integer class ids up to 65535; below 0: not an anchor.
+        teacher: (M, D) features of the frozen teacher; no gradient flows into them.
+        teacher_labels: (M,) integer class ids; below 0: not in the contrast set.
+        anchor_probs: (N, C) extended probabilities P̄ of the anchors, or None for σ = 1 (plain CD).
+        teacher_probs: (M, C) the same for the teacher's pixels.
+        temperature: τ > 0.
+        denominator: ``"negatives"`` is eq. 8; ``"pair"`` adds the positive itself to its denominator (InfoNCE).
+        detach_contrast: stop the gradient on the contrast side, as the authors' release does; the paper does not.
+        backend: ``"eager"`` materialises the N×(N+M) similarities and is the definition; ``"chunked"`` is plain PyTorch
+            with memory linear in N + M; ``"triton"`` is the same on a CUDA device at the speed of its matrix units;
+            ``"auto"`` picks. Float32 features are compared with float32's accuracy by all three, unless TF32 is
+            allowed (``torch.set_float32_matmul_precision("high")``).
+
+    Returns:
+        A scalar, float32 or wider; 0 with zero gradient when there is no anchor.
+    """
+    sets = ContrastSets(anchors, anchor_labels, teacher.detach(), teacher_labels, anchor_probs, teacher_probs)
+    settings = _settings(temperature, denominator, detach_contrast)
+    return _loss(sets, settings, backend, group=None, world=1)
+
+
+def contrastive_distillation_global(
+    anchors: Tensor,
+    anchor_labels: Tensor,
+    teacher: Tensor,
+    teacher_labels: Tensor,
+    *,
+    anchor_probs: Tensor | None = None,
+    teacher_probs: Tensor | None = None,
+    temperature: float = 0.07,
+    denominator: Denominator = "negatives",
+    detach_contrast: bool = False,
+    backend: Backend = "auto",
+    group: dist.ProcessGroup | None = None,
+) -> Tensor:
+    """``contrastive_distillation`` whose contrast set is the batch of all processes ("each pixel in a minibatch").
+
+    Every process passes its own rows, all of them equally many (take pixels out with negative labels, not by slicing).
+    Each computes the terms of its own anchors against everybody's rows, over the |R| of all processes, and returns
+    them **times the number of processes**. Hence the mean of the returned values over the processes is the loss of the
+    joined batch, and the mean of the parameters' gradients, which is what ``DistributedDataParallel`` computes, is its
+    gradient. Gradients reach the process that owns a feature, also for its role in other processes' contrast sets.
+
+    Without an initialised process group, or in a group of one, this is ``contrastive_distillation``. Forward and
+    backward are collective: all processes of the group must call both.
+
+    Args and returns: as ``contrastive_distillation``; ``group`` defaults to all processes. ``backend="eager"`` is the
+    definition for one process and is refused with several.
+    """
+    sets = ContrastSets(anchors, anchor_labels, teacher.detach(), teacher_labels, anchor_probs, teacher_probs)
+    settings = _settings(temperature, denominator, detach_contrast)
+    world = dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1
+    return _loss(sets, settings, backend, group=group, world=world)
+
+
+def _loss(
+    sets: ContrastSets, settings: ContrastSettings, backend: Backend, *, group: dist.ProcessGroup | None, world: int
+) -> Tensor:
+    _check(sets)
+    chosen = _choose(sets, backend, world)
+    if len(sets.anchors) == 0:
+        return sets.anchors.to(torch.promote_types(sets.anchors.dtype, torch.float32)).sum()
+    if chosen == "eager":
+        with torch.autocast(sets.anchors.device.type, enabled=False):
+            return dense_loss(sets, settings)
+    return streamed_loss(Plan(_module(chosen), settings, group, world), sets)
+
+
+def _settings(temperature: float, denominator: Denominator, detach_contrast: bool) -> ContrastSettings:
+    if not temperature > 0:
+        raise ValueError(f"temperature must be above 0, got {temperature}")
+    if denominator not in get_args(Denominator):
+        raise ValueError(f'denominator must be "negatives" or "pair", got {denominator!r}')
+    return ContrastSettings(float(temperature), denominator == "pair", detach_contrast)
+
+
+def _choose(sets: ContrastSets, backend: Backend, world: int) -> Backend:
+    """The backend to use; a request that cannot be met is refused with the reason."""
+    if backend not in get_args(Backend):
+        raise ValueError(f'backend must be "auto", "eager", "chunked" or "triton", got {backend!r}')
+    if backend == "triton" and (obstacle := _triton_obstacle(sets)):
+        raise ValueError(f'backend "triton" cannot be used: {obstacle}; use backend="auto" or "chunked"')
+    if backend == "eager" and world > 1:
+        raise ValueError('backend "eager" sees one process only; across processes use "auto", "chunked" or "triton"')
+    if backend != "auto":
+        return backend
+    if sets.anchors.is_cuda and sets.anchors.shape[1] <= LONGEST_TRITON_ROW and not _triton_obstacle(sets):
+        return "triton"
+    dense = world == 1 and len(sets.anchors) * (len(sets.anchors) + len(sets.contrast)) <= DENSE_ON_CPU
+    return "eager" if dense else "chunked"
+
+
+def _triton_obstacle(sets: ContrastSets) -> str:
+    """Why Triton cannot take these tensors, or nothing; found out without importing it."""
+    if not _has_triton():
+        return "Triton is not installed"
+    if torch.version.hip is not None:
+        return "its kernels are for NVIDIA devices"
+    if torch.float64 in (sets.anchors.dtype, sets.contrast.dtype):
+        return "its kernels compute in float32 and the features are float64"
+    if not all(x is None or x.is_cuda for x in sets) and os.environ.get("TRITON_INTERPRET") != "1":
+        return f"it needs CUDA tensors and the anchors are on {sets.anchors.device}"
+    return ""
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
+
+
+def _module(backend: Backend) -> ModuleType:
+    """The backend's functions; Triton is only imported when it is used."""
+    return import_module("incseg.losses.contrastive.triton_launch") if backend == "triton" else chunked
+
+
+def _check(sets: ContrastSets) -> None:
+    """Refuse shapes that do not belong together, saying which."""
+    anchors, anchor_labels, teacher, teacher_labels, anchor_probs, teacher_probs = sets
+    if anchors.ndim != 2 or teacher.ndim != 2 or anchors.shape[1] != teacher.shape[1]:
+        raise ValueError(
+            "anchors and teacher must be (N, D) and (M, D) with one D: "
+            f"got {tuple(anchors.shape)} and {tuple(teacher.shape)}"
+        )
+    for name, rows, features in (("anchor", anchor_labels, anchors), ("teacher", teacher_labels, teacher)):
+        if rows.shape != features.shape[:1]:
+            raise ValueError(f"{name}_labels must have one label per row: got {tuple(rows.shape)} for {len(features)}")
+    if (anchor_probs is None) != (teacher_probs is None):
+        raise ValueError("give anchor_probs and teacher_probs together (UCD), or neither (CD)")
+    if anchor_probs is not None and teacher_probs is not None:
+        if anchor_probs.shape[:1] != anchors.shape[:1] or teacher_probs.shape[:1] != teacher.shape[:1]:
+            raise ValueError("anchor_probs and teacher_probs must have one row per feature")
+        if anchor_probs.shape[1:] != teacher_probs.shape[1:] or anchor_probs.ndim != 2:
+            raise ValueError(
+                "anchor_probs and teacher_probs must be (N, C) and (M, C) with one C: "
+                f"got {tuple(anchor_probs.shape)} and {tuple(teacher_probs.shape)}"
+            )

@@ -1,0 +1,86 @@
+"""Labels that come from the teacher: the extended map of UCD, and how sure a prediction is."""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from incseg.protocol import IGNORE
+
+
+def extended_map(ground_truth: Tensor, teacher_probs: Tensor, *, num_classes: int) -> tuple[Tensor, Tensor]:
+    """Merge ground truth and teacher into one map and its probabilities (UCD, eq. 2 and 9).
+
+    ``M̄ = M`` where M is foreground, ``argmax P`` where M is background;
+    ``P̄ = onehot(M)`` where M is foreground, ``[P, 0 … 0]`` elsewhere.
+
+    Args:
+        ground_truth: (…) integer labels of the current step: 0 background, 255 ignored.
+        teacher_probs: (…, C_old) probabilities of the classes known before, background first.
+        num_classes: C, all classes known after this step, background included; C ≥ C_old.
+
+    Returns:
+        labels: (…) int64, where ignored pixels stay 255.
+        probs: (…, C) in the dtype of ``teacher_probs``; each row sums to 1. Empty input gives empty output.
+    """
+    old_classes = teacher_probs.shape[-1]
+    if teacher_probs.shape[:-1] != ground_truth.shape:
+        raise ValueError(
+            f"teacher_probs must be ground_truth's shape plus a class axis: got {tuple(teacher_probs.shape)} "
+            f"for ground truth {tuple(ground_truth.shape)}"
+        )
+    if num_classes < old_classes:
+        raise ValueError(f"num_classes={num_classes} is smaller than the teacher's {old_classes} classes")
+    labels = ground_truth.long()
+    foreground = (labels != 0) & (labels != IGNORE)
+    merged = torch.where(labels == 0, teacher_probs.argmax(dim=-1), labels)
+    padded = F.pad(teacher_probs, (0, num_classes - old_classes))
+    one_hot = torch.arange(num_classes, device=labels.device) == labels.unsqueeze(-1)
+    return merged, torch.where(foreground.unsqueeze(-1), one_hot.to(padded.dtype), padded)
+
+
+BINS = 100
+
+
+def normalised_entropy(probs: Tensor) -> Tensor:
+    """``−Σ_c p_c ln p_c / ln C`` per pixel, from 0 (certain) to 1 (no idea).
+
+    Args:
+        probs: (B, C, …) probabilities.
+
+    Returns:
+        (B, …); 0 for a single class.
+    """
+    entropy: Tensor = torch.special.entr(probs).sum(dim=1)
+    return entropy / max(math.log(probs.shape[1]), 1e-12)
+
+
+def class_histogram(values: Tensor, classes: Tensor, *, num_classes: int) -> Tensor:
+    """Count values in [0, 1] by class and by bin of width 1/100. Counts of several batches or processes add up.
+
+    Args:
+        values: (P,) float.
+        classes: (P,) int64 in 0…C−1.
+        num_classes: C.
+
+    Returns:
+        (C, 100) int64.
+    """
+    bins = (values * BINS).long().clamp(0, BINS - 1)
+    return torch.bincount(classes * BINS + bins, minlength=num_classes * BINS).reshape(num_classes, BINS)
+
+
+def median_of_histogram(counts: Tensor) -> Tensor:
+    """The upper edge of the bin in which half of a class' pixels are reached; 0 for a class without pixels.
+
+    Args:
+        counts: (C, 100) int64.
+
+    Returns:
+        (C,) float32 in [0, 1].
+    """
+    total = counts.sum(dim=1, keepdim=True)
+    reached = counts.cumsum(dim=1) * 2 >= total
+    edge = (reached.int().argmax(dim=1) + 1) / BINS
+    return torch.where(total[:, 0] > 0, edge, 0.0)

@@ -1,1 +1,0 @@
-"""Getting datasets: what may be downloaded is, what may not is asked for."""

@@ -1,0 +1,100 @@
+import pytest
+
+from incseg.curriculum.rules import images_per_step, scored_images, scoring_table, training_images, training_table
+from incseg.protocol import Setting, steps
+
+# Six images over four foreground classes; background (0) is always shown.
+PRESENCE = [frozenset(ids) for ids in ([0, 1], [0, 2, 3], [0, 3], [0, 1, 4], [0], [0, 3, 4])]
+NATURAL = (0, 1, 2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        (Setting.OVERLAPPED, [[0, 1, 3], [1, 2, 5], [3, 5]]),
+        (Setting.DISJOINT, [[0], [1, 2], [3, 5]]),
+    ],
+)
+def test_which_images_a_step_sees(setting: Setting, expected: list[list[int]]) -> None:
+    found = [training_images(PRESENCE, step, setting, NATURAL) for step in steps("2-1", 4)]
+    assert found == expected
+
+
+def test_a_class_order_changes_which_images_come_when() -> None:
+    order = (0, 4, 3, 2, 1)
+    first, second = steps("2-2", 4)
+    assert training_images(PRESENCE, first, Setting.OVERLAPPED, order) == [1, 2, 3, 5]
+    assert training_images(PRESENCE, second, Setting.OVERLAPPED, order) == [0, 1, 3]
+
+
+def test_a_balanced_partition_by_hand() -> None:
+    """Images 0 and 3, where by the plain rule nobody would see them, go where their classes need them most."""
+    presence = [frozenset(ids) for ids in ([0, 1, 3], [0, 1], [2, 3], [3, 4], [0], [1, 4])]
+    two = steps("2-2", 4)
+    # Classes 1 to 4 are shown by 3, 1, 3 and 2 images. Images come up as 0, 1, 5 (class 1), 2 (class 2), 3 (class 3).
+    # 0: class 1 scores 120 + 6/3, class 3 the same: the lower id, step 0.   1: step 0.
+    # 5: class 1 scores 120 (1 - 2/3) + 5/3, class 4 120 + 5/2: step 1.
+    # 2: class 2 scores 120 + 4, class 3 120 + 4/3: step 0.
+    # 3: class 3 scores 120 + 5/3, class 4 120 (1 - 1/2) + 5/2: step 1.
+    assert images_per_step(presence, two, Setting.DISJOINT, NATURAL, "balanced") == [[0, 1, 2], [3, 5]]
+    assert images_per_step(presence, two, Setting.DISJOINT, NATURAL, "plain") == [[1], [0, 2, 3, 5]]
+    assert images_per_step(presence, two, Setting.OVERLAPPED, NATURAL, "balanced") == [[0, 1, 2, 5], [0, 2, 3, 5]]
+
+
+def test_a_balanced_partition_counts_for_the_step_that_got_the_image() -> None:
+    """In another order of learning, ties and turns still go by the dataset's ids."""
+    presence = [frozenset(ids) for ids in ([1, 2], [1, 2], [1, 3])]
+    order = (0, 3, 2, 1)
+    # Classes 1, 2, 3 are shown by 3, 2, 1 images; class 3 comes first.
+    # 0: class 1 scores 120 + 5/3, class 2 120 + 5/2: step 1.   1: 120 + 5/3 against 120/2 + 5/2: step 2.
+    # 2: class 1 scores 120 (1 - 1/3) + 4/3, class 3 120 + 4: step 0.
+    assert images_per_step(presence, steps("1-1", 3), Setting.DISJOINT, order, "balanced") == [[2], [0], [1]]
+
+
+def test_scored_images_show_a_class_seen_so_far() -> None:
+    first, _, last = steps("2-1", 4)
+    assert scored_images(PRESENCE, first, NATURAL) == [0, 1, 3]
+    assert scored_images(PRESENCE, last, NATURAL) == [0, 1, 2, 3, 5]
+
+
+def test_only_the_new_classes_are_labelled_in_training() -> None:
+    table = training_table(steps("2-1", 4)[1], NATURAL)
+    assert table[[0, 1, 2, 3, 4, 255]].tolist() == [0, 0, 0, 3, 0, 255]
+
+
+def test_joint_training_may_keep_the_old_labels() -> None:
+    table = training_table(steps("2-1", 4)[1], NATURAL, keep_old=True)
+    assert table[[0, 1, 2, 3, 4, 255]].tolist() == [0, 1, 2, 3, 0, 255]
+
+
+def test_void_may_become_background() -> None:
+    assert training_table(steps("2-2", 4)[0], NATURAL, void="background")[255] == 0
+
+
+def test_labels_are_channels_in_the_order_of_learning() -> None:
+    order = (0, 4, 3, 2, 1)
+    first, second = steps("2-2", 4)
+    assert training_table(first, order)[[0, 1, 2, 3, 4]].tolist() == [0, 0, 0, 2, 1]
+    assert training_table(second, order)[[0, 1, 2, 3, 4]].tolist() == [0, 4, 3, 0, 0]
+    assert scoring_table(second, order)[[0, 1, 2, 3, 4]].tolist() == [0, 4, 3, 2, 1]
+
+
+@pytest.mark.parametrize(("future", "expected"), [("background", 0), ("ignore", 255)])
+def test_classes_still_to_come_when_scoring(future: str, expected: int) -> None:
+    table = scoring_table(steps("2-2", 4)[0], NATURAL, future)  # type: ignore[arg-type]  # parametrised literal
+    assert table[[0, 1, 2, 3, 4, 255]].tolist() == [0, 1, 2, expected, expected, 255]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [0, 1, 2, 0, 0, 255]),  # UCD and PLOP
+        ({"future": "ignore"}, [0, 1, 2, 255, 255, 255]),  # MiB on VOC
+        ({"future": "ignore", "background": "ignore"}, [255, 1, 2, 255, 255, 255]),  # MiB on ADE20K
+        ({"future": "ignore", "void": "background"}, [0, 1, 2, 255, 255, 0]),  # UCD on Cityscapes
+        ({"background": "ignore"}, [255, 1, 2, 255, 255, 255]),  # classes to come are background, so ignored as well
+    ],
+)
+def test_how_codebases_score(options: dict[str, str], expected: list[int]) -> None:
+    table = scoring_table(steps("2-2", 4)[0], NATURAL, **options)  # type: ignore[arg-type]  # parametrised literals
+    assert table[[0, 1, 2, 3, 4, 255]].tolist() == expected

@@ -1,0 +1,111 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from incseg import cli
+from incseg.datasets import dataset_entry
+from incseg.datasets.check import Findings, examine, varied_images
+from samples import write_cityscapes, write_folder
+
+ROAD, CAR, VOID = 7, 26, 4
+
+
+@pytest.fixture
+def city(tmp_path: Path) -> Path:
+    train = {f"ulm_0_{i}": [ROAD, ROAD, CAR, VOID] for i in range(6)}
+    return write_cityscapes(tmp_path / "city", train, {"ulm_0_9": [ROAD]})
+
+
+def mask(city: Path, index: int) -> Path:
+    return city / f"gtFine/train/ulm/ulm_0_{index}_gtFine_labelIds.png"
+
+
+def image(city: Path, index: int) -> Path:
+    return city / f"leftImg8bit/train/ulm/ulm_0_{index}_leftImg8bit.png"
+
+
+def harm(city: Path) -> None:
+    """One of everything."""
+    mask(city, 0).unlink()
+    image(city, 1).write_bytes(image(city, 1).read_bytes()[:-30])
+    Image.new("RGB", (8, 4)).save(mask(city, 2))
+    Image.new("L", (9, 4)).save(mask(city, 3))
+    Image.new("L", (8, 4), color=77).save(mask(city, 4))
+
+
+def test_pixels_and_images_are_counted_by_class(city: Path) -> None:
+    source = dataset_entry("cityscapes").open(city)
+    seen: list[int] = []
+    findings = examine(source.train, source.classes, lambda done, _: seen.append(done))
+    assert findings.images == 6
+    assert findings.pixels[[0, 1, 14, 255]].tolist() == [0, 6 * 16, 6 * 8, 6 * 8]  # stripes of 2×4 pixels
+    assert findings.shown_by[[0, 1, 14, 255]].tolist() == [0, 6, 6, 6]
+    assert not any(findings.problems.values())
+    assert seen == [1, 2, 3, 4, 5, 6]
+
+
+def test_everything_that_is_wrong_is_named_not_just_the_first(city: Path) -> None:
+    harm(city)
+    source = dataset_entry("cityscapes").open(city)
+    findings = examine(source.train, source.classes)
+    kinds = {kind: sentences for kind, sentences in findings.problems.items() if sentences}
+    assert [len(sentences) for sentences in kinds.values()] == [1, 1, 2, 1]
+    assert kinds["missing files"] == [f"{mask(city, 0)} is missing."]
+    assert str(image(city, 1)) in kinds["unreadable images"][0]
+    assert "RGB colours" in kinds["unusable masks"][0]
+    assert "is 9×4 but its image is 8×4" in kinds["unusable masks"][1]
+    assert "holds the id 77" in kinds["unknown ids"][0]
+    assert list(findings.usable) == [5]
+
+
+def test_pictures_show_as_many_classes_as_possible() -> None:
+    usable = {0: frozenset({1}), 1: frozenset({1, 2}), 2: frozenset({3}), 3: frozenset({1, 2, 4})}
+    assert varied_images(Findings(images=4, usable=usable), 3) == [3, 2, 1]
+    assert varied_images(Findings(images=0), 3) == []
+
+
+def test_a_good_dataset_from_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    root = write_folder(tmp_path / "data", train=5, val=2, size=32)
+    assert cli.main(["data", "check", "folder", "--data-root", str(root)]) == 0
+    shown = capsys.readouterr().out
+    assert "triangle" in shown
+    with Image.open(tmp_path / "runs" / "folder-check.png") as sheet:
+        assert len(np.unique(np.array(sheet.convert("RGB")).reshape(-1, 3), axis=0)) > 50
+
+
+def test_a_bad_one_ends_with_exit_code_2_and_says_what_to_look_at(
+    city: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    harm(city)
+    out = tmp_path / "sheet.png"
+    assert cli.main(["data", "check", "cityscapes", "--data-root", str(city), "--out", str(out)]) == 2
+    captured = capsys.readouterr()
+    assert "Not the complete dataset" in captured.out
+    assert f"{mask(city, 0)} is missing." in captured.out.splitlines()
+    assert captured.err.strip().splitlines()[-1] == f"incseg: cityscapes in {city} has 5 problem(s), named above."
+    assert out.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["check", "citiscapes"], "Did you mean 'cityscapes'?"),
+        (["check", "ade20k"], "needs its folder: give --data-root DIR"),
+        (["check", "ade20k", "--data-root", "/nowhere"], "/nowhere is not a folder"),
+        (["check", "voc", "--optim.epochs", "3"], "are taken only by 'incseg data split'"),
+        (["split", "voc/15-5"], "needs its folder"),
+        (["split", "voc/15-4", "--data-root", "."], "does not look like VOC"),
+        (["split", "nonsense"], "is not a protocol"),
+    ],
+)
+def test_bad_input_gets_one_sentence(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["data", *arguments]) == 2
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert "\n" not in error

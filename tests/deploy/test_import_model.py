@@ -1,0 +1,158 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import segmentation_models_pytorch as smp
+import torch
+import torchvision.models.segmentation as zoo
+from torch import Tensor, nn
+
+import incseg
+from incseg.deploy.import_model import from_smp, from_torchvision
+from incseg.deploy.model import open_model
+from incseg.errors import InputError
+from incseg.models.segmenter import IMAGENET_MEAN, IMAGENET_STD
+from test_cli import run
+
+CLASSES = ("background", "cat", "dog")
+
+
+def worn(model: nn.Module) -> nn.Module:
+    """As if trained: statistics that are not those of a fresh network, and logits that differ."""
+    torch.manual_seed(0)
+    for name, buffer in model.named_buffers():
+        if name.endswith("running_mean"):
+            buffer.normal_(0, 0.1)
+        if name.endswith("running_var"):
+            buffer.uniform_(0.5, 1.5)
+    return model.eval()
+
+
+def smp_model(decoder: str, **options: Any) -> nn.Module:
+    return worn(smp.create_model(decoder, encoder_name="tu-test_resnet", encoder_weights=None, classes=3, **options))
+
+
+@torch.no_grad()
+def original_logits(model: nn.Module, images: Tensor, mean: Any = IMAGENET_MEAN, std: Any = IMAGENET_STD) -> Tensor:
+    normalised = (images.float() / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
+    said = model(normalised)
+    logits: Tensor = said["out"] if isinstance(said, dict) else said
+    return logits
+
+
+@pytest.fixture(scope="module")
+def images() -> Tensor:
+    return torch.randint(0, 256, (2, 3, 96, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(5))
+
+
+@pytest.mark.parametrize(
+    ("decoder", "options"),
+    [
+        ("unet", {"decoder_attention_type": "scse"}),  # a classifier of 3×3
+        ("unet", {"encoder_depth": 3, "decoder_channels": (32, 16, 8), "activation": "identity"}),
+        ("deeplabv3plus", {"decoder_channels": 16}),
+        ("deeplabv3", {"decoder_channels": 16, "encoder_output_stride": 8}),
+        ("fpn", {}),  # upsampled fourfold with aligned corners
+    ],
+)
+def test_an_smp_model_says_the_same_here_and_after_saving(
+    decoder: str, options: dict[str, Any], images: Tensor, tmp_path: Path
+) -> None:
+    model = smp_model(decoder, **options)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    mean, std = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
+    taken = from_smp(model, CLASSES, mean, std)
+    expected = original_logits(model, images, mean, std)
+    torch.testing.assert_close(taken.segmenter.segment(images), expected)
+    again = open_model(taken.save(tmp_path / "model.safetensors"), device="cpu")
+    assert torch.equal(again.segmenter.segment(images), taken.segmenter.segment(images))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("build", [zoo.deeplabv3_mobilenet_v3_large, zoo.deeplabv3_resnet50])
+def test_a_torchvision_model_says_the_same_here_and_after_saving(
+    build: Callable[..., nn.Module], images: Tensor, tmp_path: Path
+) -> None:
+    model = worn(build(weights=None, weights_backbone=None, num_classes=3, aux_loss=True))
+    taken = from_torchvision(model, ["__background__", "cat", "dog"])
+    expected = original_logits(model, images)  # fifty layers, summed in another order of memory
+    torch.testing.assert_close(taken.segmenter.segment(images), expected, rtol=1e-4, atol=1e-4)
+    again = open_model(taken.save(tmp_path / "model.safetensors"), device="cpu")
+    assert torch.equal(again.segmenter.segment(images), taken.segmenter.segment(images))
+    assert len(again.segmenter(images, with_stages=True).stages) == 4
+
+
+def test_what_was_taken_over_can_be_extended(tmp_path: Path) -> None:
+    from samples import write_folder
+
+    data = write_folder(tmp_path / "data", train=6, val=2)
+    quick = {"optim": {"epochs": 1, "batch_size": 4}, "data": {"crop_size": 64, "workers": 0},
+             "engine": {"accelerator": "cpu"}}  # fmt: skip
+    taken = from_smp(smp_model("unet"), CLASSES)
+    for method in ("mib+ucd", "plop"):
+        extended = incseg.extend(taken, data, tmp_path / method, method=method, settings=quick)
+        assert extended.classes == (*CLASSES, "disc", "square", "triangle", "cross")
+        assert extended.segmenter.architecture.classifier_kernel == 3
+
+
+def test_checkpoints_come_in_from_the_command_line(
+    images: Tensor, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "classes.txt").write_text("background\ncat\ndog\n")
+    model = smp_model("fpn")
+    wrapped = {f"module.{name}": tensor for name, tensor in model.state_dict().items()}
+    torch.save({"epoch": 3, "state_dict": wrapped}, tmp_path / "fpn.pth")
+    model.save_pretrained(tmp_path / "folder")  # type: ignore[operator]
+    known: list[str | Path] = ["--classes", tmp_path / "classes.txt", "--out"]
+    named = ["--kind", "smp:fpn", "--encoder", "tu-test_resnet"]
+    assert run("import", tmp_path / "fpn.pth", *named, *known, tmp_path / "a") == 0
+    assert "2 classes and background" in capsys.readouterr().out
+    assert run("import", tmp_path / "folder", *known, tmp_path / "b") == 0
+    for name in ("a", "b"):
+        taken = incseg.load(tmp_path / name, device="cpu")
+        mean, std = taken.segmenter.mean.flatten().tolist(), taken.segmenter.std.flatten().tolist()
+        torch.testing.assert_close(taken.segmenter.segment(images), original_logits(model, images, mean, std))
+        assert taken.classes == CLASSES
+        assert "trained elsewhere" in (tmp_path / name / "MODEL_CARD.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("classes", "arguments", "message"),
+    [
+        ("background\ncat\ndog", ["--kind", "smp:unit"], "Did you mean 'smp:unet'?"),
+        ("background\ncat\ndog", [], "--kind '' is not known: choose from smp:deeplabv3"),
+        ("cat\ndog\ncow", ["--kind", "smp:unet"], "the first class is 'cat', but channel 0 must be the background"),
+        ("background\nCat\ncat", ["--kind", "smp:unet"], "names 'Cat' twice"),
+        ("background\ncat", ["--kind", "smp:unet", "--encoder", "tu-test_resnet"], "do not fit this kind of network"),
+        ("background\ncat\ndog", ["--kind", "torchvision:fcn_resnet50"], "do not fit this kind of network"),
+        ("background\ncat\ndog", ["--kind", "smp:unet", "--encoder", "resnet19"], "not an encoder"),
+        ("background", ["--kind", "smp:unet"], "names 1 classes"),
+    ],
+)
+def test_what_cannot_be_taken_over_is_named(
+    classes: str, arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "classes.txt").write_text(classes)
+    torch.save(smp_model("unet").state_dict(), tmp_path / "unet.pth")
+    known = ["--classes", str(tmp_path / "classes.txt"), "--out", str(tmp_path / "out")]
+    assert run("import", tmp_path / "unet.pth", *arguments, *known) == 2
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert "\n" not in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_networks_are_refused() -> None:
+    with pytest.raises(InputError, match="a Conv2d is not a model of segmentation-models-pytorch"):
+        from_smp(nn.Conv2d(3, 3, 1), CLASSES)
+    with pytest.raises(InputError, match="a Conv2d of this shape is none of torchvision's"):
+        from_torchvision(nn.Conv2d(3, 3, 1), CLASSES)
+    with pytest.raises(InputError, match="has 3 channels, and the class list 2 names"):
+        from_smp(smp_model("fpn"), CLASSES[:2])
+    with pytest.raises(InputError, match="looks at 4 channels"):
+        from_smp(smp_model("fpn", in_channels=4), CLASSES)
+    with pytest.raises(InputError, match="differs from the original in size"):
+        from_smp(smp_model("fpn", upsampling=1), CLASSES)
+    with pytest.raises(InputError, match="mean must be three numbers"):
+        from_smp(smp_model("fpn"), CLASSES, mean=[0.5])

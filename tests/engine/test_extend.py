@@ -1,0 +1,216 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+import incseg
+from incseg.curriculum.extension import Extension
+from incseg.datasets import open_source
+from incseg.deploy.model import Model, open_model
+from incseg.engine.evaluator import score
+from incseg.engine.extend import choose_settings
+from incseg.engine.trainer import Trainer
+from incseg.errors import InputError
+from incseg.loading.batches import stack
+from incseg.models.storage import describe_model
+from test_cli import run
+
+QUICK = {"optim": {"epochs": 1, "batch_size": 4}, "data": {"crop_size": 32, "workers": 0},
+         "engine": {"accelerator": "cpu", "pictures": 1}}  # fmt: skip
+DOTTED = ["--optim.epochs", "1", "--optim.batch-size", "4", "--data.crop-size", "32", "--data.workers", "0",
+          "--engine.accelerator", "cpu"]  # fmt: skip
+Folder = Callable[..., Path]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    def write(name: str, *classes: str, images: int = 10, ids: int | None = None) -> Path:
+        """Noise with a bright square per class."""
+        rng = np.random.default_rng(len(name))
+        for kind in ("images", "masks"):
+            (tmp_path / name / kind).mkdir(parents=True)
+        for index in range(images):
+            image, mask = rng.integers(0, 100, (40, 48, 3), np.uint8), np.zeros((40, 48), np.uint8)
+            for number in range(1, (ids or len(classes)) + 1):
+                mask[4:20, 4 + 9 * number : 12 + 9 * number] = number
+                image[mask == number] += np.uint8(40 * number)
+            Image.fromarray(image).save(tmp_path / name / "images" / f"{index}.png")
+            Image.fromarray(mask).save(tmp_path / name / "masks" / f"{index}.png")
+        (tmp_path / name / "classes.txt").write_text("\n".join(["background", *classes]))
+        return tmp_path / name
+
+    return write
+
+
+def test_a_model_learns_more_and_can_learn_more_again(tiny_model: Model, folder: Folder, tmp_path: Path) -> None:
+    before = {name: tensor.clone() for name, tensor in tiny_model.segmenter.state_dict().items()}
+    bigger = incseg.extend(tiny_model, folder("new", "ring", "flower"), tmp_path / "bigger", settings=QUICK)
+    biggest = incseg.extend(tmp_path / "bigger", folder("more", "moon"), tmp_path / "biggest", settings=QUICK)
+    assert bigger.classes == (*tiny_model.classes, "ring", "flower")
+    assert biggest.classes == (*bigger.classes, "moon")
+    assert [record["new_classes"] for record in biggest.history] == [["ring", "flower"], ["moon"]]
+    assert [record["training_images"] for record in biggest.history] == [8, 8]
+    assert biggest.segmenter.classifier.head_sizes == [3, 2, 2, 1]
+    assert biggest.predict(np.zeros((40, 40, 3), np.uint8)).ids.shape == (40, 40)
+    for name, tensor in tiny_model.segmenter.state_dict().items():
+        assert torch.equal(tensor, before[name]), "the given model must stay as it is"
+    for name in ("bigger", "biggest"):
+        assert {path.name for path in (tmp_path / name).iterdir()} >= {
+            "config.yaml", "result.json", "metrics.jsonl", "step-0", "step-1", "MODEL_CARD.md"
+        }  # fmt: skip
+    assert run("report", tmp_path / "biggest", "--out", tmp_path / "report.html") == 0
+    assert run("eval", tmp_path / "biggest") == 0
+
+
+def test_the_command_says_before_and_after_and_writes_a_card(
+    tiny_run: Path, folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new, old = folder("new", "ring"), folder("old", "Disc ", "square", "RING")
+    assert run("extend", tiny_run, "--data", new, "--validation", old, "--out", tmp_path / "out", *DOTTED) == 0
+    shown = capsys.readouterr().out
+    assert "4 classes + ring: mib+ucd on 8 images, 1 epochs of 2 iterations, batch 4, crops of 32" in shown
+    assert "No validation image labels triangle, cross" in shown
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    for step in result["steps"]:
+        assert step["iou"]["disc"] is not None
+        assert step["iou"]["triangle"] is None  # not labelled anywhere, so never judged
+    assert "ring" not in result["steps"][0]["iou"]
+    card = (tmp_path / "out" / "MODEL_CARD.md").read_text(encoding="utf-8")
+    for text in ("| 1 | ring | mib+ucd | new | 8 |", "trained elsewhere", "incseg predict", "Before and after"):
+        assert text in card
+    said = json.loads(card.split("```json\n")[1].split("```")[0])
+    assert said["classes"][-1] == "ring"
+    assert said["history"][-1]["training_images"] == 8
+
+
+def test_killed_it_goes_on_to_the_same_model(
+    tiny_model: Model, folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = folder("new", "ring")
+    settings = {**QUICK, "optim": {"epochs": 3, "batch_size": 4}}
+    incseg.extend(tiny_model, new, tmp_path / "whole", settings=settings)
+    train_on = Trainer.train_on
+
+    def killed(self: Trainer, lesson: Any, batch: Any, iteration: int) -> Any:
+        if iteration == 4:
+            raise KeyboardInterrupt
+        return train_on(self, lesson, batch, iteration)
+
+    monkeypatch.setattr(Trainer, "train_on", killed)
+    with pytest.raises(KeyboardInterrupt):
+        incseg.extend(tiny_model, new, tmp_path / "cut", settings=settings)
+    monkeypatch.setattr(Trainer, "train_on", train_on)
+    incseg.extend(tiny_model, new, tmp_path / "cut", settings=settings)
+    one, two = (load_file(tmp_path / name / "step-1" / "model.safetensors") for name in ("whole", "cut"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert describe_model(tmp_path / "cut" / "step-1" / "model.safetensors").history[-1]["new_classes"] == ["ring"]
+
+
+def test_each_class_is_judged_only_where_it_is_labelled(tiny_model: Model, folder: Folder) -> None:
+    """A network that calls everything 'disc' is wrong about disc where disc is labelled, and only there."""
+    extension = Extension(
+        tiny_model.classes, open_source("folder", folder("new", "ring")), folder("old", "disc", "ring")
+    )
+    step = extension.steps[1]
+
+    class SaysDisc:
+        def eval(self) -> None: ...
+
+        def segment(self, images: torch.Tensor) -> torch.Tensor:
+            logits = torch.zeros(len(images), step.num_classes, *images.shape[-2:])
+            logits[:, 1] = 1
+            return logits
+
+    total = torch.zeros(step.num_classes, step.num_classes, dtype=torch.int64)
+    for images in extension.scored_images(step):
+        loader = [[stack([images[i]])] for i in range(len(images))]
+        total += score(SaysDisc(), loader, images.judged_as(step.num_classes), torch.device("cpu"))  # type: ignore[arg-type]
+    square = 16 * 8
+    in_old, in_new = 10, 2  # images of the validation folder, and those that the new folder holds out
+    assert total[1, 1] == in_old * square  # true discs
+    assert total[5, 1] == in_old * square  # rings called disc, where both are labelled
+    assert total[5, 0] == in_new * square  # rings missed, where disc is not labelled
+    assert total[:, [2, 3, 4, 5]].sum() == 0
+    assert total[[2, 3, 4]].sum() == 0
+
+
+def test_settings_follow_from_the_data_and_the_models_past(tiny_model: Model, folder: Folder) -> None:
+    new = folder("new", "ring", images=50)
+    source = open_source("folder", new)
+    config = choose_settings(tiny_model, source, new, "mib+ucd", 1, None, {})
+    assert (config.optim.batch_size, config.optim.epochs) == (8, 160)  # 5 iterations an epoch, 800 in all
+    assert config.data.crop_size == 96
+    assert config.optim.incremental_learning_rate == pytest.approx(0.005)
+    assert config.model.encoder == "test_resnet"
+    past = Model(tiny_model.segmenter, tiny_model.classes, [{"crop_size": 64, "learning_rate": 0.3}])
+    config = choose_settings(past, source, new, "ft", 1, None, {"optim": {"batch_size": 1}, "ft": {}})
+    assert (config.data.crop_size, config.optim.learning_rate) == (64, 0.3)
+    assert config.optim.incremental_learning_rate == pytest.approx(0.3 * 400 / 1200)
+    assert (config.optim.batch_size, config.optim.epochs) == (1, 30)
+
+
+def test_a_method_with_memory_goes_on_from_its_own_run(
+    quick_config: Callable[..., Any], folder: Folder, tmp_path: Path
+) -> None:
+    from incseg.engine.assembly import train
+
+    train(quick_config("ewc", task="offline", optim={"epochs": 1, "batch_size": 8}), tmp_path / "run")
+    new = folder("new", "ring")
+    extended = incseg.extend(tmp_path / "run", new, tmp_path / "more", method="ewc", settings=QUICK)
+    assert [record["method"] for record in extended.history] == ["ewc", "ewc"]
+    with pytest.raises(InputError, match="'pi' goes on from what it remembers"):
+        incseg.extend(tmp_path / "run", new, tmp_path / "other", method="pi", settings=QUICK)
+    alone = open_model(tmp_path / "run").save(tmp_path / "alone.safetensors")
+    with pytest.raises(InputError, match="'ewc' goes on from what it remembers"):
+        incseg.extend(alone, new, tmp_path / "other", method="ewc", settings=QUICK)
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("classes", "arguments", "message"),
+    [
+        (["ring", " DISC"], [], "the model already knows 'disc'"),
+        (["ring"], ["--method", "joint"], "'joint' learns from images of earlier steps"),
+        (["ring"], ["--method", "emseg"], "'emseg' learns from images of earlier steps"),
+        (["ring"], ["--method", "mbi"], "Did you mean 'mib'?"),
+        (["ring"], ["--model.encoder", "resnet18"], "--model cannot be set here: the network is the given model's"),
+        (["ring"], ["--data.root", "x"], "--data.root cannot be set here"),
+        (["ring"], ["--optim.epoch", "3"], "no setting 'optim.epoch'"),
+        (["ring"], ["--optim.batch-size", "many"], "optim.batch_size cannot be 'many'"),
+        (["ring", "unseen"], [], "shows 'unseen'"),
+        (["ring"], ["--validation", "/nowhere"], "--validation /nowhere is not a folder"),
+    ],
+)
+def test_what_cannot_be_learnt_is_named(
+    classes: list[str], arguments: list[str], message: str, tiny_run: Path, folder: Folder, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    new = folder("new", *classes, ids=1)
+    assert run("extend", tiny_run, "--data", new, "--out", tmp_path / "out", *arguments) == 2
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert "\n" not in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_begun_with_another_model_and_unknown_validation_classes(
+    tiny_run: Path, folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new, other = folder("new", "ring"), folder("other", "dusc")
+    assert run("extend", tiny_run, "--data", new, "--validation", other, "--out", tmp_path / "out") == 2
+    assert "'dusc', which the extended model does not know" in (error := capsys.readouterr().err)
+    assert "Did you mean 'disc'?" in error
+    assert run("extend", tiny_run, "--data", new, "--out", tmp_path / "out", *DOTTED) == 0
+    first = open_model(tiny_run)
+    with torch.no_grad():
+        first.segmenter.classifier.heads[0].bias.add_(1)  # type: ignore[operator]
+    first.save(tmp_path / "changed.safetensors")
+    arguments: list[str | Path] = ["--data", new, "--out", tmp_path / "out", *DOTTED]
+    assert run("extend", tmp_path / "changed.safetensors", *arguments) == 2
+    assert "was begun with another model" in capsys.readouterr().err

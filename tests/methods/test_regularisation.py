@@ -1,0 +1,145 @@
+"""EWC, PI and RW against hand-written recurrences, on the gradients of a real student."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from incseg import methods
+from incseg.batch import Batch, Outputs, View
+from incseg.config import RunConfig, load_recipe
+from incseg.engine.assembly import train
+from incseg.methods.regularisation import ElasticWeights, ImportancePenalty, PathIntegral, RiemannianWalk
+from incseg.models import Architecture, Segmenter
+from incseg.protocol import steps
+from samples import context
+
+FIRST, SECOND = steps("2-2", 4)
+VIEW = View(Batch(torch.zeros(1), torch.zeros(1)), Outputs(torch.zeros(1), torch.zeros(1), []), None, FIRST)
+NAME = "classifier.heads.0.weight"
+
+
+def student_of(heads: list[int]) -> Segmenter:
+    torch.manual_seed(0)
+    return Segmenter(Architecture(encoder="test_resnet", decoder_options={"decoder_channels": 8}), heads)
+
+
+def walk(part: ImportancePenalty, student: Segmenter, iterations: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Random gradients and moves; returns gradients, and parameters before each move and at the end."""
+    generator = torch.Generator().manual_seed(1)
+    weight = student.get_parameter(NAME)
+    gradients, places = [], [weight.detach().clone()]
+    for _ in range(iterations):
+        for parameter in student.parameters():
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        assert weight.grad is not None
+        gradients.append(weight.grad.clone())
+        part.observe(VIEW, student)
+        with torch.no_grad():
+            for parameter in student.parameters():
+                assert parameter.grad is not None
+                parameter.sub_(0.1 * parameter.grad)
+        places.append(weight.detach().clone())
+    return gradients, places
+
+
+def min_max(x: torch.Tensor) -> torch.Tensor:
+    return (x - x.min()) / (x.max() - x.min())
+
+
+def ewc_importance(gradients: list[torch.Tensor], _: list[torch.Tensor]) -> torch.Tensor:
+    fisher = torch.ones_like(gradients[0])
+    for g in gradients:
+        fisher = 0.9 * g * g + 0.1 * fisher
+    return min_max(fisher)
+
+
+def pi_importance(gradients: list[torch.Tensor], places: list[torch.Tensor]) -> torch.Tensor:
+    omega = torch.zeros_like(places[0])
+    last = places[0]
+    for g, place in zip(gradients, places, strict=False):
+        omega += g * (last - place)
+        last = place
+    return min_max(torch.relu(omega / ((places[-1] - places[0]) ** 2 + 1e-20)))
+
+
+def rw_importance(gradients: list[torch.Tensor], places: list[torch.Tensor]) -> torch.Tensor:
+    fisher, path, last = torch.ones_like(places[0]), torch.zeros_like(places[0]), places[0]
+    for i, (g, place) in enumerate(zip(gradients, places, strict=False), start=1):
+        fisher = 0.9 * g * g + 0.1 * fisher
+        if i % 10 == 0:
+            moved = last - place
+            path += g * moved / (0.5 * fisher * moved**2 + 1e-8)
+            last = place
+    return min_max(fisher) + min_max(0.5 * torch.relu(path))
+
+
+@pytest.mark.parametrize(
+    ("part", "definition"),
+    [
+        (ElasticWeights(weight=3.0), ewc_importance),
+        (PathIntegral(weight=3.0), pi_importance),
+        (RiemannianWalk(weight=3.0), rw_importance),
+    ],
+)
+def test_importance_and_penalty_follow_their_definition(
+    part: ImportancePenalty, definition: Callable[[list[torch.Tensor], list[torch.Tensor]], torch.Tensor]
+) -> None:
+    student = student_of([3])
+    part.begin(context(FIRST, student, None, batches=list))
+    assert part.penalty(student).item() == 0, "nothing to hold at step 0"
+    gradients, places = walk(part, student, 25)
+    part.end(context(FIRST, student, None, batches=list))
+
+    teacher = student_of([3])
+    teacher.load_state_dict(student.state_dict())
+    student.classifier.grow(2)
+    part.begin(context(SECOND, student, teacher, batches=list))
+    torch.testing.assert_close(part.memory[f"importance/{NAME}"], definition(gradients, places))
+    assert part.penalty(student).item() == 0, "nothing has moved yet"
+    with torch.no_grad():
+        student.get_parameter(NAME).add_(0.5)
+        student.get_parameter("classifier.heads.1.weight").add_(0.5)  # the new head is free
+    expected = 3.0 * 0.25 * definition(gradients, places).sum()
+    torch.testing.assert_close(part.penalty(student), expected)
+
+
+@pytest.mark.parametrize("name", ["ewc", "pi", "rw"])
+def test_they_need_their_own_first_step(name: str) -> None:
+    assert methods.parse(name).first_step != methods.parse("ft").first_step
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe"),
+    [*((name, "shapes/4-2/overlapped") for name in ("ewc", "pi", "rw")), ("ewc", "ade20k/100-50/overlapped")],
+)
+def test_they_hold_at_the_learning_rates_of_the_recipes(
+    name: str, recipe: str, quick_config: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    rates = load_recipe(recipe).optim
+    optim = {
+        "epochs": 10,
+        "batch_size": 4,
+        "learning_rate": rates.learning_rate,
+        "incremental_learning_rate": rates.incremental_learning_rate,
+    }
+    train(quick_config(name, optim=optim), tmp_path)  # refuses a loss that is not finite
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    penalty = type(methods.parse(name).parts[1]).__name__
+    values = [line[penalty] for line in lines if line["step"] == "step 1"]
+    assert len(values) >= 30
+    assert 0 < max(values) < 10, "parameters swing ever further around where they should stay"
+
+
+def test_importance_is_cut_only_where_the_optimizer_could_not_hold_it() -> None:
+    part, student = ElasticWeights(weight=500.0), student_of([3])
+    walk(part, student, 5)
+    for curvature, largest in ((1.357 / 0.001, 1.0), (1.357 / 0.03, 0.9 * 1.357 / 0.03 / 1000), (math.inf, 1.0)):
+        part.begin(replace(context(SECOND, student, student, batches=list), stable_curvature=curvature))
+        expected = part.importance(NAME).clamp(max=largest)
+        torch.testing.assert_close(part.memory[f"importance/{NAME}"], expected)
+        assert float(expected.max()) == pytest.approx(largest)

@@ -1,0 +1,170 @@
+import math
+from pathlib import Path
+
+import pytest
+
+from incseg.errors import InputError
+from incseg.paper import read_table
+from incseg.paper.comparison import as_table, beside_the_paper, compare
+from incseg.report import tables
+from incseg.report.page import render
+from incseg.report.runs import read_runs
+from incseg.run_folder import Run
+from made_up import write_result
+
+PROTOCOL = "voc/15-5/disjoint"
+
+
+def by_channel(_: int, channel: int) -> float:
+    """Background 0.9, classes 1 to 15 at 0.5, the others at 0.3."""
+    return 0.9 if channel == 0 else 0.5 if channel <= 15 else 0.3
+
+
+def cells(row: str, run: Run, table: str = "voc-main") -> dict[str, tuple[float, float]]:
+    found = read_table(table)
+    (line,) = compare(found, found.block(run.protocol), {row: [run]})
+    return {cell.heading: (cell.ours[0] if cell.ours else math.nan, cell.paper) for cell in line.cells}
+
+
+def test_a_row_of_foreground_classes_is_compared_with_foreground_classes(tmp_path: Path) -> None:
+    found = cells("mib", Run.read(write_result(tmp_path / "run", PROTOCOL, "mib", by_channel)))
+    assert list(found) == ["1-15", "16-20", "all", "all+bg"]
+    assert found["1-15"] == pytest.approx((0.5, 71.8))
+    assert found["16-20"] == pytest.approx((0.3, 43.3))
+    assert found["all"] == pytest.approx((0.45, 64.7))
+    assert found["all+bg"] == pytest.approx((9.9 / 21, math.nan), nan_ok=True)
+
+
+def test_a_row_that_counts_background_among_the_old_classes_is_compared_so(tmp_path: Path) -> None:
+    found = cells("sdr", Run.read(write_result(tmp_path / "run", PROTOCOL, "sdr", by_channel)))
+    assert list(found) == ["1-15", "1-15+bg", "16-20", "all", "all+bg"]
+    assert found["1-15+bg"] == pytest.approx((8.4 / 16, 73.5))
+    assert found["all+bg"] == pytest.approx((9.9 / 21, 67.2))
+    assert math.isnan(found["1-15"][1])
+    assert math.isnan(found["all"][1])
+
+
+def test_a_row_may_count_background_in_all_alone(tmp_path: Path) -> None:
+    folder = write_result(tmp_path / "run", "voc/10-1/overlapped", "mib+ucd", by_channel)
+    found = cells("mib+ucd", Run.read(folder), "voc-10")
+    assert found["1-10"][1] == 33.7
+    assert found["all+bg"][1] == 31.1
+    assert math.isnan(found["all"][1])
+
+
+def test_what_is_no_score_is_the_papers_alone(tmp_path: Path) -> None:
+    found = cells(
+        "chosen", Run.read(write_result(tmp_path / "a", PROTOCOL, "mib+ucd", by_channel)), "ablation-contrast"
+    )
+    assert found["Memory"][1] == 41.8
+    assert math.isnan(found["Memory"][0])
+    assert found["mIoU"] == pytest.approx((0.45, 66.3))
+
+
+def test_groups_of_every_step_are_those_of_the_paper(tmp_path: Path) -> None:
+    folder = write_result(tmp_path / "run", "ade20k/100-10/disjoint", "mib", lambda _, channel: channel / 1000)
+    found = cells("mib", Run.read(folder), "ade-disjoint")
+    assert found["100-110"] == pytest.approx((sum(range(101, 111)) / 10_000, 10.4))
+
+
+def test_seeds_become_mean_deviation_and_difference(tmp_path: Path) -> None:
+    folders = [
+        write_result(tmp_path / "42", PROTOCOL, "mib", lambda _, __: 0.6, seed=42),
+        write_result(tmp_path / "43", PROTOCOL, "mib", lambda _, __: 0.7, seed=43),
+    ]
+    runs = [Run.read(folder) for folder in folders]
+    table = read_table("voc-main")
+    shown = as_table("title", compare(table, table.block(PROTOCOL), {"mib": runs, "ft": []}))
+    assert shown.rows == [
+        ["FT", "paper", "1.1", "33.6", "9.2", "–"],
+        ["MiB", "ours (2)", "65.0 ± 7.1", "65.0 ± 7.1", "65.0 ± 7.1", "65.0 ± 7.1"],
+        ["", "paper", "71.8", "43.3", "64.7", "–"],
+        ["", "Δ", "−6.8", "+21.7", "+0.3", "–"],
+    ]
+    assert shown.note == ""
+
+
+def test_two_digits_where_the_paper_prints_two(tmp_path: Path) -> None:
+    run = Run.read(write_result(tmp_path / "run", "ade20k/50-50/overlapped", "mib", by_channel))
+    table = read_table("ade-overlapped")
+    rows = as_table("", compare(table, table.block(run.protocol), {"mib": [run]})).rows
+    assert [row[2:] for row in rows if row[1] == "paper"] == [["–", "45.57", "21.01", "–", "29.31"]]
+
+
+def test_another_recipe_than_the_papers_is_said(tmp_path: Path) -> None:
+    overrides = {"optim": {"epochs": 1}, "model": {"encoder": "resnet18"}}
+    run = Run.read(write_result(tmp_path / "run", PROTOCOL, "mib", by_channel, overrides=overrides))
+    (table,) = beside_the_paper([run])
+    assert table.note == (
+        "MiB: not the published recipe: model.encoder resnet18 (published: resnet101), optim.epochs 1 (published: 30)"
+    )
+
+
+def test_whole_images_are_not_what_the_paper_scores(tmp_path: Path) -> None:
+    whole = {"data": {"scoring": "full"}}
+    run = Run.read(write_result(tmp_path / "run", "cityscapes/13-6/overlapped", "mib", by_channel, overrides=whole))
+    (table,) = beside_the_paper([run])
+    assert table.note == "MiB: not the published recipe: data.scoring full (published: paper)"
+
+
+def test_a_run_finds_its_row_in_the_paper(tmp_path: Path) -> None:
+    cold = {"ucd": {"temperature": 0.01}}
+    folders = [
+        write_result(tmp_path / "a", PROTOCOL, "mib+ucd", by_channel),
+        write_result(tmp_path / "b", PROTOCOL, "mib+ucd", by_channel, overrides=cold),
+        write_result(tmp_path / "c", PROTOCOL, "dft", by_channel),
+        write_result(tmp_path / "d", "voc/offline/overlapped", "ft", by_channel),
+    ]
+    main, temperature = beside_the_paper(read_runs(folders))
+    assert main.title == f"{PROTOCOL} beside Table 1 of the paper (mIoU, %)"
+    assert [row[0] for row in main.rows if row[0]] == ["MiB+UCD", "Joint"]
+    assert [row[0] for row in temperature.rows if row[0]] == ["0.01"]
+    assert not main.note
+    assert not temperature.note
+
+
+def test_the_page_shows_the_papers_numbers_where_there_are_some(tmp_path: Path) -> None:
+    runs = read_runs([write_result(tmp_path / "a", PROTOCOL, "mib+ucd", by_channel)])
+    assert "beside Table 1 of the paper" in render(runs)
+
+
+def test_a_run_half_way_or_of_another_protocol_has_nothing_beside_it(tmp_path: Path) -> None:
+    half = write_result(tmp_path / "half", "voc/15-1/disjoint", "mib", by_channel, steps=3)
+    assert beside_the_paper([Run.read(half)]) == []
+    other = write_result(tmp_path / "other", "voc/12-8/disjoint", "mib", by_channel)
+    assert beside_the_paper([Run.read(other)]) == []
+
+
+def test_all_classes_at_once_may_stand_beside_the_steps(tmp_path: Path) -> None:
+    offline = write_result(tmp_path / "offline", "voc/offline/overlapped", "ft", lambda _, __: 0.8)
+    stepwise = write_result(tmp_path / "steps", "voc/15-1/disjoint", "ft", by_channel)
+    runs = read_runs([offline, stepwise])
+    assert [run.label for run in runs] == ["ft", "ft (offline)"]
+    assert [row[:4] for row in tables.summary(runs).rows] == [
+        ["ft", "50.0", "30.0", "45.0"],
+        ["ft (offline)", "80.0", "80.0", "80.0"],
+    ]
+    assert [row[2] for row in tables.per_step(runs).rows] == ["–"] * 5 + ["80.0"]
+    assert math.isnan(runs[1].iou(0, "class 1"))
+    assert runs[1].pictures(5) == offline / "step-0" / "predictions"
+    assert "ft (offline)" in render(runs)
+
+
+def test_all_classes_at_once_must_be_the_same_classes(tmp_path: Path) -> None:
+    offline = write_result(tmp_path / "offline", "cityscapes/offline/overlapped", "ft", by_channel)
+    stepwise = write_result(tmp_path / "steps", "voc/15-5/disjoint", "ft", by_channel)
+    half = write_result(tmp_path / "half", "voc/15-5/disjoint", "mib", by_channel, steps=1)
+    for other in (offline, half):
+        with pytest.raises(InputError, match="cannot share a report"):
+            read_runs([stepwise, other])
+
+
+def test_the_summary_has_the_groups_of_every_step(tmp_path: Path) -> None:
+    def headers(protocol: str) -> list[str]:
+        run = Run.read(write_result(tmp_path / protocol.replace("/", "-"), protocol, "mib", by_channel))
+        return list(tables.summary([run]).headers[1:-3])
+
+    assert headers("voc/15-5/disjoint") == ["1-15", "16-20", "all", "all+bg"]
+    assert headers("voc/15-1/disjoint") == ["1-15", "16-20", "all", "all+bg"]
+    assert headers("ade20k/50-50/disjoint") == ["1-50", "51-100", "101-150", "51-150", "all", "all+bg"]
+    assert headers("voc/offline/overlapped") == ["1-20", "all", "all+bg"]
