@@ -242,7 +242,7 @@ def test_scoring_again_takes_no_more_processes_than_cores(
         asked.append(workers)
         return scoring_loader(images, batch_size, 0)
 
-    monkeypatch.setattr("incseg.engine.evaluator.scoring_loader", watched)
+    monkeypatch.setattr("incseg.engine.rescore.scoring_loader", watched)
     rescore(tmp_path)
     assert asked == [os.cpu_count()] * 2
 
