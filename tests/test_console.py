@@ -1,8 +1,6 @@
 import io
 
-from rich.console import Console
-
-from incseg.console import progress_of
+from incseg.console import Console, progress_of
 
 
 def test_a_log_gets_a_few_lines() -> None:

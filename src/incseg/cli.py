@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 
 import tyro
 import yaml
-from rich.console import Console
 
 import incseg
+from incseg.console import Console
 from incseg.errors import IncompleteError, InputError, TrainingError
 
 RunFolder = Annotated[Path, tyro.conf.arg(metavar="RUN")]
@@ -104,7 +104,7 @@ def evaluate(
     from incseg.run_folder import Run
 
     result = rescore(run, data_root, settings)
-    Console().print(tables.summary([Run(run, result, label=result["method"])]).for_terminal())
+    Console().show(tables.summary([Run(run, result, label=result["method"])]))
 
 
 def report(runs: tyro.conf.Positional[tuple[RunFolder, ...]], out: Path = Path("report.html")) -> None:
@@ -260,7 +260,7 @@ def extend(
     extend_model(given, data, out, method=method, validation=validation, seed=seed, settings=settings, console=console)
     if _speaks_for_all():
         table = before_and_after(out)
-        console.print(replace(table, note="").for_terminal())
+        console.show(replace(table, note=""))
         if table.note:  # a sentence, which would be squeezed below a narrow table
             console.print(table.note, highlight=False)
         console.print(f"model: {out}, described in {out / 'MODEL_CARD.md'}", highlight=False, soft_wrap=True)
@@ -326,7 +326,7 @@ def show_list(what: tyro.conf.Positional[Literal["methods", "protocols", "recipe
     from incseg import catalogue
 
     for table in catalogue.TABLES[what]():
-        Console().print(table.for_terminal())
+        Console().show(table)
 
 
 def bench(
@@ -359,7 +359,7 @@ def bench(
     else:
         from incseg.bench.iteration import benchmark_step
 
-        Console().print(benchmark_step(method, recipe, data_root, device).for_terminal())
+        Console().show(benchmark_step(method, recipe, data_root, device))
 
 
 def data(
@@ -493,6 +493,6 @@ def _show(folders: Sequence[Path], page: Path, console: Console) -> None:
     from incseg.report.page import write_report
     from incseg.report.runs import read_runs
 
-    console.print(tables.summary(read_runs(folders)).for_terminal())
+    console.show(tables.summary(read_runs(folders)))
     write_report(folders, page)
     console.print(f"report: {page}", highlight=False, soft_wrap=True)

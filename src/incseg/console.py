@@ -7,9 +7,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
+import rich.console
 import rich.table
-from rich.console import Console
 from rich.progress import Progress
+
+
+class Console(rich.console.Console):
+    """A terminal or a log; what people name (classes, folders, methods) is shown as it is, brackets included."""
+
+    def say(self, text: str) -> None:
+        """One line of plain text, never broken: commands and paths can be copied from it."""
+        self.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def show(self, table: "Table") -> None:
+        """A table, as wide as the terminal allows."""
+        self.print(table.for_terminal())
+
 
 LINES = 10  # a log gets about that many
 
@@ -29,7 +42,7 @@ def progress_of(title: str, console: Console) -> Iterator[Callable[[int, int], N
         tenths = LINES * done // of if of else 0
         if tenths > said:
             said = tenths
-            console.print(f"{title}: {100 * done // of if of else 0} %", highlight=False, markup=False, soft_wrap=True)
+            console.say(f"{title}: {100 * done // of if of else 0} %")
 
     yield advance
 

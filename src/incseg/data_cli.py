@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-from rich.console import Console
 
-from incseg.console import progress_of
+from incseg.console import Console, progress_of
 from incseg.errors import IncompleteError, InputError
 from incseg.files import replacing, usable_file
 
@@ -82,8 +81,8 @@ def check(
     for title, part in (("training", source.train), ("validation", source.val)):
         with progress_of(f"reading {title} images", Console(stderr=True)) as advance:
             found[title] = examine(part, source.classes, advance)
-    console.print(dataset.frequencies(source.classes, found).for_terminal())
-    console.print(dataset.overview(name, found, entry.published_images).for_terminal())
+    console.show(dataset.frequencies(source.classes, found))
+    console.show(dataset.overview(name, found, entry.published_images))
     with replacing(sheet) as temporary:
         dataset.picture_sheet(source, found["training"]).savefig(temporary, format="png")
     console.print(f"pictures: {sheet}", markup=False, soft_wrap=True)

@@ -60,6 +60,33 @@ class RunFolder:
         """The model after a step."""
         return self.step(index) / "model.safetensors"
 
+    def memory(self, index: int) -> Path:
+        """What the method remembered after a step."""
+        return self.step(index) / "memory.safetensors"
+
+    def scores(self, index: int) -> Path:
+        """The scores of a step; written last, so that their presence says that the step is done."""
+        return self.step(index) / "scores.json"
+
+    def predictions(self, index: int) -> Path:
+        """Pictures of what the model says after a step."""
+        return self.step(index) / "predictions"
+
+    @property
+    def report(self) -> Path:
+        """The page that shows this run."""
+        return self.path / "report.html"
+
+    @property
+    def model_card(self) -> Path:
+        """What a person should know of the model."""
+        return self.path / "MODEL_CARD.md"
+
+    @property
+    def loggers(self) -> Path:
+        """By which names outside services know this run."""
+        return self.path / "loggers.json"
+
     @property
     def has_begun(self) -> bool:
         """Whether there are weights to go on with, so that pretrained ones need not be fetched again."""
@@ -79,24 +106,19 @@ class RunFolder:
 
     def complete_step(self, index: int, memory: dict[str, Tensor], scores: dict[str, Any]) -> None:
         """Record that a step is done; the model has been saved before."""
-        save_file(
-            {k: v.detach().cpu().contiguous() for k, v in memory.items()}, self.step(index) / "memory.safetensors"
-        )
-        write_json(self._scores(index), scores)
+        save_file({k: v.detach().cpu().contiguous() for k, v in memory.items()}, self.memory(index))
+        write_json(self.scores(index), scores)
         self._checkpoint.unlink(missing_ok=True)
 
     def completed(self, index: int) -> bool:
         """Whether a step is done."""
-        return self._scores(index).exists()
+        return self.scores(index).exists()
 
     def completed_step(self, index: int) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """What the method remembered and the scores of a step that is done, or None."""
         if not self.completed(index):
             return None
-        return load_file(self.step(index) / "memory.safetensors"), json.loads(self._scores(index).read_text())
-
-    def _scores(self, index: int) -> Path:
-        return self.step(index) / "scores.json"
+        return load_file(self.memory(index)), json.loads(self.scores(index).read_text())
 
     @property
     def _checkpoint(self) -> Path:

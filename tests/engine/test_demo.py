@@ -2,9 +2,9 @@ import json
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from incseg import config
+from incseg.console import Console
 from incseg.engine.demo import METHODS, run_demo
 
 SOME = ("ft", "mib+ucd")

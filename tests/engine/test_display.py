@@ -2,8 +2,8 @@ import io
 import re
 
 import pytest
-from rich.console import Console
 
+from incseg.console import Console
 from incseg.engine.display import LINES, LiveDisplay, PlainDisplay, Status, display_for
 
 

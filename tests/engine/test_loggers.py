@@ -12,10 +12,10 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 from PIL import Image
-from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import IMAGES, EventAccumulator
 
 from incseg.config import EngineConfig, RunConfig, load_recipe
+from incseg.console import Console
 from incseg.engine import loggers
 from incseg.engine.assembly import train
 from incseg.engine.evaluator import side_by_side

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
+from incseg.console import Console
 from incseg.errors import InputError
 from incseg.report import tables
 from incseg.report.page import write_report

@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import Progress
 
+from incseg.console import Console
 from incseg.deploy.model import Model
 from incseg.deploy.tiles import OVERLAP, TILE
 from incseg.errors import IncompleteError, InputError

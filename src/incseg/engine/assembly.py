@@ -9,11 +9,11 @@ from typing import Any
 import lightning
 import torch
 from lightning.fabric import Fabric
-from rich.console import Console
 
 import incseg
 from incseg import methods
 from incseg.config import RunConfig, differing_setting, flat_settings, from_yaml, to_yaml
+from incseg.console import Console
 from incseg.curriculum.curriculum import Curriculum, LabelPolicy, ProtocolCurriculum
 from incseg.curriculum.extension import Extension
 from incseg.datasets import dataset_entry, open_source

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from incseg.config import load_recipe
+from incseg.console import Console
 from incseg.engine.assembly import train
 
 METHODS = ("ft", "mib", "mib+ucd", "joint")

@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
+
+from incseg.console import Console
 
 LINES = 10  # per step, at most, where there is no terminal
 

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from lightning.fabric.utilities.rank_zero import rank_zero_only
-from rich.console import Console
 from safetensors.torch import load_file
 
 from incseg import methods
 from incseg.config import ModelConfig, RunConfig, from_yaml, load_recipe, merge
-from incseg.console import Table, percent
+from incseg.console import Console, Table, percent
 from incseg.curriculum.extension import BACKGROUND_NAMES, plain, refuse_clashes
 from incseg.datasets import Source, open_source
 from incseg.datasets.folder import LAYOUT

@@ -6,8 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
-
+from incseg.console import Console
 from incseg.engine.display import Status, display_for
 from incseg.engine.evaluator import side_by_side
 from incseg.engine.loggers import Logger, open_loggers

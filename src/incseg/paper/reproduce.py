@@ -9,10 +9,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from incseg.config import DataConfig
-from incseg.console import Table
+from incseg.console import Console, Table
 from incseg.curriculum.curriculum import Curriculum
 from incseg.engine.assembly import build_curriculum
 from incseg.errors import TrainingError
@@ -32,7 +30,7 @@ def reproduce_table(plan: Plan, out: Path, console: Console) -> None:
     failed = execute(plan, console)
     outcome = read_outcome(plan)
     for table in as_tables(plan.table, outcome):
-        console.print(table.for_terminal())
+        console.show(table)
     for label, reason in plan.left_out.items():
         _say(console, f"left out: {label}: {reason}")
     numbers = out / f"{plan.table.name}.csv"

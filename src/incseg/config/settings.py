@@ -1,17 +1,12 @@
-"""The configuration of a run: validated, layered from recipes, and written beside the result.
-
-Read by the command line and where a run is assembled, checked or scored again; below that, plain arguments travel.
-"""
+"""Every setting of a run, declared once; the frozen sections travel down to whoever needs them."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from incseg.errors import InputError, closest
-from incseg.protocol import Protocol
 
 
 class Section(BaseModel):
@@ -155,55 +150,7 @@ class RunConfig(Section):
     """Settings of methods by name, as in --ucd.temperature 0.1."""
 
 
-Layer = Mapping[str, Any]
-
-
-def recipe_folder() -> Path:
-    """Where the published recipes lie: inside an installed package, or at the top of a checkout."""
-    installed = Path(__file__).parent / "recipes"
-    return installed if installed.is_dir() else Path(__file__).parents[2] / "recipes"
-
-
-def recipe_names() -> list[str]:
-    """Every published recipe, as one may write it after ``incseg train``."""
-    files = sorted(recipe_folder().rglob("*.yaml"))
-    names = [file.relative_to(recipe_folder()).with_suffix("").as_posix() for file in files]
-    return [name for name in names if not name.endswith("/defaults")]
-
-
-def load_recipe(recipe: str, overrides: Layer | None = None) -> RunConfig:
-    """The configuration a recipe stands for, with overrides on top.
-
-    A recipe is a protocol (``voc/15-5/overlapped``), the name of a published recipe (``demo``), or a YAML file with
-    any of the settings of :class:`RunConfig`. Layers, later ones winning: the defaults here, the dataset's
-    ``recipes/DATASET/defaults.yaml``, the published recipe of the protocol, the given file, the overrides.
-    """
-    overrides = _gather_method_settings(overrides or {})
-    own = _gather_method_settings(_read_yaml(Path(recipe))) if recipe.endswith((".yaml", ".yml")) else {}
-    named = _published(recipe) if not own else {}
-    protocol = overrides.get("protocol") or own.get("protocol") or named.get("protocol") or recipe
-    if own and protocol == recipe:
-        raise InputError(f"{recipe} names no protocol: add a line such as 'protocol: voc/15-5/overlapped'.")
-    protocol = str(Protocol.parse(str(protocol)))
-    published: dict[str, Any] = {}
-    for layer in (_published(f"{protocol.split('/')[0]}/defaults"), _published(protocol), named):
-        published = merge(published, layer)
-    asked = merge(own, overrides)
-    method = str(asked.get("method") or published.get("method") or RunConfig.model_fields["method"].default)
-    # A published recipe knows settings for methods that this run may not use; what a person wrote must all be used.
-    useful = {name: values for name, values in published.get("settings", {}).items() if name in _names_in(method)}
-    return validate(merge({**published, "settings": useful}, {**asked, "protocol": protocol}))
-
-
-def _gather_method_settings(layer: Layer) -> dict[str, Any]:
-    """``ucd: {…}`` at the top level, as ``--ucd.temperature`` gives it, means ``settings: {ucd: {…}}``."""
-    known = RunConfig.model_fields
-    methods = {key: value for key, value in layer.items() if key not in known and isinstance(value, Mapping)}
-    rest = {key: value for key, value in layer.items() if key not in methods}
-    return merge(rest, {"settings": methods}) if methods else rest
-
-
-def validate(values: Layer) -> RunConfig:
+def validate(values: Mapping[str, Any]) -> RunConfig:
     """Check values against the settings; the first problem becomes one sentence."""
     try:
         config = RunConfig.model_validate(values)
@@ -216,7 +163,7 @@ def validate(values: Layer) -> RunConfig:
     sections = [name.split(".")[0] for name in setting_names() if "." in name]
     owners = [*dict.fromkeys(sections), *filter(None, config.method.split("+"))]
     for owner in config.settings:
-        if owner not in owners and owner not in _names_in(config.method):
+        if owner not in owners and owner not in names_in(config.method):
             raise InputError(
                 f"'{owner}' is neither a group of settings nor part of the method '{config.method}': "
                 f"use one of {', '.join(owners)}.{closest(owner, owners)}"
@@ -224,7 +171,7 @@ def validate(values: Layer) -> RunConfig:
     return config
 
 
-def _names_in(method: str) -> set[str]:
+def names_in(method: str) -> set[str]:
     """Names that may stand in a sum, those that end in a plus included; what they mean, ``methods`` knows."""
     names = set("".join(method.split()).split("+")) - {""}
     return names | {f"{name}+" for name in names}
@@ -240,68 +187,3 @@ def setting_names() -> list[str]:
         else:
             names.append(name)
     return names
-
-
-def merge(base: Layer, top: Layer) -> dict[str, Any]:
-    """``top`` laid over ``base``, section by section."""
-    merged = dict(base)
-    for key, value in top.items():
-        below = merged.get(key)
-        merged[key] = merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
-    return merged
-
-
-# What only decides how a trained model is scored: 'incseg eval' can choose it anew.
-SCORING = {f"data.{name}" for name in ("scoring", "future", "scored_void", "background", "score_on")}
-
-# How the machine goes about it, and where things lie, does not make another run; precision does.
-CIRCUMSTANCES = {"data.root", "data.workers", *(f"engine.{n}" for n in EngineConfig.model_fields if n != "precision")}
-
-
-def flat_settings(config: RunConfig) -> dict[str, Any]:
-    """Every setting that belongs to the experiment, dotted."""
-
-    def flatten(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-        flat: dict[str, Any] = {}
-        for key, value in values.items():
-            flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-        return flat
-
-    everything = flatten(config.model_dump(mode="json"), "")
-    return {name: value for name, value in everything.items() if name not in CIRCUMSTANCES}
-
-
-def differing_setting(there: RunConfig, here: RunConfig, ignoring: tuple[str, ...] = ()) -> str:
-    """The first setting in which two runs differ, in words; empty if they are the same experiment."""
-    one, two = flat_settings(there), flat_settings(here)
-    for name in sorted(one.keys() | two.keys()):
-        if one.get(name) != two.get(name) and not name.startswith(ignoring or ("\0",)):
-            return f"{name} is {one.get(name)} there and {two.get(name)} here"
-    return ""
-
-
-def to_yaml(config: RunConfig) -> str:
-    """The resolved configuration as it is written into the run's folder."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-
-
-def from_yaml(path: Path) -> RunConfig:
-    """Read a run's ``config.yaml``."""
-    return validate(_read_yaml(path))
-
-
-def _published(name: str) -> dict[str, Any]:
-    path = recipe_folder() / f"{name}.yaml"
-    return _gather_method_settings(_read_yaml(path)) if path.is_file() else {}
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path}.") from None
-    except yaml.YAMLError as error:
-        raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{path} must hold settings by name, such as 'protocol: voc/15-5/overlapped'.")
-    return values

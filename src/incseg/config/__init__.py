@@ -1,0 +1,35 @@
+"""The configuration of a run: validated, layered from recipes, and written beside the result."""
+
+from incseg.config.compare import SCORING, differing_setting, flat_settings
+from incseg.config.recipes import Layer, from_yaml, load_recipe, merge, recipe_folder, recipe_names, to_yaml
+from incseg.config.settings import (
+    DataConfig,
+    EngineConfig,
+    ModelConfig,
+    OptimConfig,
+    RunConfig,
+    Section,
+    setting_names,
+    validate,
+)
+
+__all__ = [
+    "SCORING",
+    "DataConfig",
+    "EngineConfig",
+    "Layer",
+    "ModelConfig",
+    "OptimConfig",
+    "RunConfig",
+    "Section",
+    "differing_setting",
+    "flat_settings",
+    "from_yaml",
+    "load_recipe",
+    "merge",
+    "recipe_folder",
+    "recipe_names",
+    "setting_names",
+    "to_yaml",
+    "validate",
+]

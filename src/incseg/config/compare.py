@@ -1,0 +1,35 @@
+"""Which settings make another experiment, and in what two runs differ."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from incseg.config.settings import EngineConfig, RunConfig
+
+# What only decides how a trained model is scored: 'incseg eval' can choose it anew.
+SCORING = {f"data.{name}" for name in ("scoring", "future", "scored_void", "background", "score_on")}
+
+
+# How the machine goes about it, and where things lie, does not make another run; precision does.
+CIRCUMSTANCES = {"data.root", "data.workers", *(f"engine.{n}" for n in EngineConfig.model_fields if n != "precision")}
+
+
+def flat_settings(config: RunConfig) -> dict[str, Any]:
+    """Every setting that belongs to the experiment, dotted."""
+
+    def flatten(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+        flat: dict[str, Any] = {}
+        for key, value in values.items():
+            flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+        return flat
+
+    everything = flatten(config.model_dump(mode="json"), "")
+    return {name: value for name, value in everything.items() if name not in CIRCUMSTANCES}
+
+
+def differing_setting(there: RunConfig, here: RunConfig, ignoring: tuple[str, ...] = ()) -> str:
+    """The first setting in which two runs differ, in words; empty if they are the same experiment."""
+    one, two = flat_settings(there), flat_settings(here)
+    for name in sorted(one.keys() | two.keys()):
+        if one.get(name) != two.get(name) and not name.startswith(ignoring or ("\0",)):
+            return f"{name} is {one.get(name)} there and {two.get(name)} here"
+    return ""

@@ -1,0 +1,94 @@
+"""Recipes: settings in layers, from published YAML files, a person's own file, and the command line."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from incseg.config.settings import RunConfig, names_in, validate
+from incseg.errors import InputError
+from incseg.protocol import Protocol
+
+Layer = Mapping[str, Any]
+
+
+def recipe_folder() -> Path:
+    """Where the published recipes lie: inside an installed package, or at the top of a checkout."""
+    installed = Path(__file__).parents[1] / "recipes"
+    return installed if installed.is_dir() else Path(__file__).parents[3] / "recipes"
+
+
+def recipe_names() -> list[str]:
+    """Every published recipe, as one may write it after ``incseg train``."""
+    files = sorted(recipe_folder().rglob("*.yaml"))
+    names = [file.relative_to(recipe_folder()).with_suffix("").as_posix() for file in files]
+    return [name for name in names if not name.endswith("/defaults")]
+
+
+def load_recipe(recipe: str, overrides: Layer | None = None) -> RunConfig:
+    """The configuration a recipe stands for, with overrides on top.
+
+    A recipe is a protocol (``voc/15-5/overlapped``), the name of a published recipe (``demo``), or a YAML file with
+    any of the settings of :class:`RunConfig`. Layers, later ones winning: the defaults here, the dataset's
+    ``recipes/DATASET/defaults.yaml``, the published recipe of the protocol, the given file, the overrides.
+    """
+    overrides = _gather_method_settings(overrides or {})
+    own = _gather_method_settings(_read_yaml(Path(recipe))) if recipe.endswith((".yaml", ".yml")) else {}
+    named = _published(recipe) if not own else {}
+    protocol = overrides.get("protocol") or own.get("protocol") or named.get("protocol") or recipe
+    if own and protocol == recipe:
+        raise InputError(f"{recipe} names no protocol: add a line such as 'protocol: voc/15-5/overlapped'.")
+    protocol = str(Protocol.parse(str(protocol)))
+    published: dict[str, Any] = {}
+    for layer in (_published(f"{protocol.split('/')[0]}/defaults"), _published(protocol), named):
+        published = merge(published, layer)
+    asked = merge(own, overrides)
+    method = str(asked.get("method") or published.get("method") or RunConfig.model_fields["method"].default)
+    # A published recipe knows settings for methods that this run may not use; what a person wrote must all be used.
+    useful = {name: values for name, values in published.get("settings", {}).items() if name in names_in(method)}
+    return validate(merge({**published, "settings": useful}, {**asked, "protocol": protocol}))
+
+
+def _gather_method_settings(layer: Layer) -> dict[str, Any]:
+    """``ucd: {…}`` at the top level, as ``--ucd.temperature`` gives it, means ``settings: {ucd: {…}}``."""
+    known = RunConfig.model_fields
+    methods = {key: value for key, value in layer.items() if key not in known and isinstance(value, Mapping)}
+    rest = {key: value for key, value in layer.items() if key not in methods}
+    return merge(rest, {"settings": methods}) if methods else rest
+
+
+def merge(base: Layer, top: Layer) -> dict[str, Any]:
+    """``top`` laid over ``base``, section by section."""
+    merged = dict(base)
+    for key, value in top.items():
+        below = merged.get(key)
+        merged[key] = merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def to_yaml(config: RunConfig) -> str:
+    """The resolved configuration as it is written into the run's folder."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def from_yaml(path: Path) -> RunConfig:
+    """Read a run's ``config.yaml``."""
+    return validate(_read_yaml(path))
+
+
+def _published(name: str) -> dict[str, Any]:
+    path = recipe_folder() / f"{name}.yaml"
+    return _gather_method_settings(_read_yaml(path)) if path.is_file() else {}
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}.") from None
+    except yaml.YAMLError as error:
+        raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{path} must hold settings by name, such as 'protocol: voc/15-5/overlapped'.")
+    return values
