@@ -11,6 +11,7 @@ import torch
 
 from incseg.config import RunConfig, load_recipe
 from incseg.deploy.model import Model
+from incseg.engine.checkpoint import FinishedStep
 from incseg.models import Architecture, Segmenter
 from incseg.models.storage import save_model
 from incseg.run_folder import RunFolder
@@ -108,6 +109,6 @@ def tiny_run(tiny_model: Model, tmp_path: Path) -> Path:
     first = decided(Segmenter(SMALL, [3]))
     for index, (segmenter, classes) in enumerate([(first, CLASSES[:3]), (tiny_model.segmenter, CLASSES)]):
         save_model(segmenter, classes, run.model(index))
-        run.complete_step(index, {}, {"step": index})
+        FinishedStep({}, {"step": index}).save(run, index)
     save_model(first, CLASSES[:3], run.model(2))
     return run.path

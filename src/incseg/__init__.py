@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the command line must answer at once; PyTorch is loaded where it is needed
+    from incseg.console import Console
     from incseg.deploy.model import Model
 
 __version__ = "0.1.0"
@@ -33,18 +34,37 @@ def extend(
     validation: str | Path | None = None,
     seed: int = 42,
     settings: Mapping[str, Any] | None = None,
+    console: "Console | None" = None,
 ) -> "Model":
-    """Teach a model the classes of a folder, keeping those it knows; killed, the same call goes on where it was.
+    """Teach a model the classes of a folder, keeping those it knows. Interrupted, the same call resumes.
 
     Args:
         model: a model, or where one lies; it stays as it is.
         data: a folder with ``images/``, ``masks/`` and ``classes.txt`` of the new classes only.
-        out: the folder of the run, itself a model then.
+        out: the folder of the run, which can be loaded as a model; a ``MODEL_CARD.md`` in it describes the result.
         method: a method or a sum of methods; see ``incseg list methods``.
         validation: a folder of the same layout on which to measure old or new classes, matched by name.
         seed: every random choice follows from it.
         settings: any others, as in ``{"optim": {"epochs": 20}}``; see ``incseg list settings``.
+        console: where progress is shown, the terminal by default.
     """
-    from incseg.engine.extend import extend as extend_model
+    from lightning.fabric.utilities.rank_zero import rank_zero_only
 
-    return extend_model(model, data, out, method=method, validation=validation, seed=seed, settings=settings)
+    from incseg.console import Console
+    from incseg.deploy.model_card import write_card
+    from incseg.engine import extend as engine
+
+    given = load(model, device="cpu") if isinstance(model, (str, Path)) else model
+    engine.extend(
+        given,
+        Path(data),
+        Path(out),
+        method=method,
+        validation=None if validation is None else Path(validation),
+        seed=seed,
+        settings=settings or {},
+        console=console or Console(),
+    )
+    extended = load(out, device=str(given.device))
+    rank_zero_only(write_card)(extended, Path(out), engine.before_and_after(Path(out)))
+    return extended

@@ -32,11 +32,24 @@ def demo(out: Path = Path("runs/demo"), seed: int = 42) -> None:
         out: folder for the runs and the report.
         seed: every random choice follows from it.
     """
-    from incseg.engine.demo import run_demo
-
     console = Console()
     folders = run_demo(out, seed, console)
     _show(folders, out / "report.html", console)
+
+
+def run_demo(
+    out: Path, seed: int, console: Console, methods: Sequence[str] = ("ft", "mib", "mib+ucd", "joint")
+) -> list[Path]:
+    """Train every method from one shared step 0, skipping what is finished; returns the folders of the runs."""
+    from incseg import config
+    from incseg.engine import assembly
+
+    folders: list[Path] = []
+    for method in methods:
+        settings = config.load_recipe("demo", {"method": method, "seed": seed})
+        assembly.train(settings, out / method, first_step=folders[0] if folders else None, console=console)
+        folders.append(out / method)
+    return folders
 
 
 def train(
@@ -253,11 +266,10 @@ def extend(
     """
     from incseg.deploy.model import open_model
     from incseg.engine.extend import before_and_after
-    from incseg.engine.extend import extend as extend_model
 
     console = Console()
     given = open_model(model, step, "cpu")
-    extend_model(given, data, out, method=method, validation=validation, seed=seed, settings=settings, console=console)
+    incseg.extend(given, data, out, method=method, validation=validation, seed=seed, settings=settings, console=console)
     if _speaks_for_all():
         table = before_and_after(out)
         console.show(replace(table, note=""))

@@ -1,41 +1,30 @@
-"""What is kept on disk so that the same command, run again, goes on where it stopped.
+"""The files of a run and their names, in one place.
 
-A run's folder holds ``checkpoint.pt`` while a step is being learnt, and ``step-K/`` for every step that is done: the
-model, what the method remembers, and last of all ``scores.json``, whose presence says that the step is complete.
+``config.yaml``, ``result.json``, ``metrics.jsonl``, ``report.html``; ``checkpoint.pt`` while a step is in training; and
+``step-K/`` for every finished step: the model, what the method remembers, pictures, and last of all ``scores.json``,
+whose presence says that the step is finished.
 """
 
 import json
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from incseg.errors import InputError
 from incseg.files import replacing
 from incseg.metrics import mean, nan_if_none
 from incseg.protocol import Protocol
 
+MODEL_FILE = "model.safetensors"
+
 
 @dataclass(frozen=True)
-class Progress:
-    """A step half learnt: everything that the next iteration depends on. Randomness needs no state (see seeding)."""
-
-    step: int
-    iteration: int
-    model: dict[str, Tensor]
-    optimizer: dict[str, Any]
-    memory: dict[str, Tensor]
-
-
 class RunFolder:
-    """The files of one run."""
+    """Where everything of one run lies."""
 
-    def __init__(self, path: Path):
-        self.path = path
+    path: Path
 
     @property
     def config(self) -> Path:
@@ -44,7 +33,7 @@ class RunFolder:
 
     @property
     def result(self) -> Path:
-        """The scores of all completed steps."""
+        """The scores of all finished steps."""
         return self.path / "result.json"
 
     @property
@@ -52,25 +41,10 @@ class RunFolder:
         """One line per logged iteration."""
         return self.path / "metrics.jsonl"
 
-    def step(self, index: int) -> Path:
-        """Where a completed step lies."""
-        return self.path / f"step-{index}"
-
-    def model(self, index: int) -> Path:
-        """The model after a step."""
-        return self.step(index) / "model.safetensors"
-
-    def memory(self, index: int) -> Path:
-        """What the method remembered after a step."""
-        return self.step(index) / "memory.safetensors"
-
-    def scores(self, index: int) -> Path:
-        """The scores of a step; written last, so that their presence says that the step is done."""
-        return self.step(index) / "scores.json"
-
-    def predictions(self, index: int) -> Path:
-        """Pictures of what the model says after a step."""
-        return self.step(index) / "predictions"
+    @property
+    def checkpoint(self) -> Path:
+        """The state of the step in training, from which an interrupted run resumes."""
+        return self.path / "checkpoint.pt"
 
     @property
     def report(self) -> Path:
@@ -79,54 +53,95 @@ class RunFolder:
 
     @property
     def model_card(self) -> Path:
-        """What a person should know of the model."""
+        """The description of the model for people who use it."""
         return self.path / "MODEL_CARD.md"
 
     @property
+    def tensorboard(self) -> Path:
+        """TensorBoard's event files."""
+        return self.path / "tensorboard"
+
+    @property
+    def mlflow(self) -> Path:
+        """MLflow's database and artifacts, where no tracking server is given."""
+        return self.path / "mlflow"
+
+    @property
     def loggers(self) -> Path:
-        """By which names outside services know this run."""
+        """The identities of this run in W&B and MLflow, so that a resumed run continues there."""
         return self.path / "loggers.json"
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether there are weights to go on with, so that pretrained ones need not be fetched again."""
-        return self._checkpoint.exists() or self.completed_step(0) is not None
+    def step(self, index: int) -> Path:
+        """The folder of a step."""
+        return self.path / f"step-{index}"
 
-    def save_progress(self, progress: Progress) -> None:
-        """Replace the checkpoint, whole or not at all."""
-        with replacing(self._checkpoint) as temporary:
-            torch.save(vars(progress), temporary)
+    def model(self, index: int) -> Path:
+        """The model after a step."""
+        return self.step(index) / MODEL_FILE
 
-    def load_progress(self, step: int) -> Progress | None:
-        """The checkpoint of that step, if there is one."""
-        if not self._checkpoint.exists():
-            return None
-        progress = Progress(**torch.load(self._checkpoint, map_location="cpu", weights_only=True))
-        return progress if progress.step == step else None
+    def memory(self, index: int) -> Path:
+        """What the method remembers after a step."""
+        return self.step(index) / "memory.safetensors"
 
-    def complete_step(self, index: int, memory: dict[str, Tensor], scores: dict[str, Any]) -> None:
-        """Record that a step is done; the model has been saved before."""
-        save_file({k: v.detach().cpu().contiguous() for k, v in memory.items()}, self.memory(index))
-        write_json(self.scores(index), scores)
-        self._checkpoint.unlink(missing_ok=True)
+    def scores(self, index: int) -> Path:
+        """The scores of a step; written last, so that their presence says that the step is finished."""
+        return self.step(index) / "scores.json"
 
-    def completed(self, index: int) -> bool:
-        """Whether a step is done."""
+    def predictions(self, index: int) -> Path:
+        """Pictures of the model's predictions after a step."""
+        return self.step(index) / "predictions"
+
+    def is_finished(self, index: int) -> bool:
+        """Whether a step is trained and scored."""
         return self.scores(index).exists()
 
-    def completed_step(self, index: int) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """What the method remembered and the scores of a step that is done, or None."""
-        if not self.completed(index):
-            return None
-        return load_file(self.memory(index)), json.loads(self.scores(index).read_text())
+    @property
+    def finished_steps(self) -> list[int]:
+        """The finished steps in order; empty for anything but the folder of a run."""
+        if not self.path.is_dir():
+            return []
+        numbers = [re.fullmatch(r"step-(\d+)", folder.name) for folder in self.path.iterdir()]
+        return sorted(int(found[1]) for found in numbers if found and self.is_finished(int(found[1])))
 
     @property
-    def _checkpoint(self) -> Path:
-        return self.path / "checkpoint.pt"
+    def has_weights(self) -> bool:
+        """Whether there are weights to resume from, so that pretrained ones need not be fetched again."""
+        return self.checkpoint.exists() or self.is_finished(0)
+
+    @classmethod
+    def holding(cls, model: Path) -> tuple["RunFolder", int] | None:
+        """The run and the step to which a model file belongs; None for a file that lies elsewhere."""
+        found = re.fullmatch(r"step-(\d+)", model.parent.name)
+        run = cls(model.parent.parent)
+        return (run, int(found[1])) if found and model.name == MODEL_FILE and run.config.is_file() else None
+
+
+def model_file(path: Path, step: int | None = None) -> Path:
+    """The file that a person means by MODEL: a run's last finished step, a ``step-K`` folder, or a file."""
+    path = path.expanduser()
+    if not path.exists():
+        raise InputError(f"there is no model {path}: give the folder of a run, a step-K folder or a .safetensors file.")
+    run, steps = RunFolder(path), RunFolder(path).finished_steps
+    if step is not None:
+        if not steps:
+            raise InputError(f"a step can be chosen only of a run's folder, and {path} is none: leave the step out.")
+        if step not in steps:
+            raise InputError(f"{path} has no finished step {step}: choose from {', '.join(map(str, steps))}.")
+        return run.model(step)
+    if path.is_file():
+        return path
+    if (inside := path / MODEL_FILE).is_file():
+        return inside
+    if not steps:
+        raise InputError(
+            f"{path} holds no model: give the folder of a run with a finished step (step-0/{MODEL_FILE} …), a "
+            "step-K folder or a .safetensors file."
+        )
+    return run.model(steps[-1])
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write a whole file or none. Not-a-number, which JSON lacks, must have been replaced by None before."""
+    """Write a whole file or none. JSON has no NaN: the caller replaces it by None."""
     text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
     with replacing(path) as temporary:
         temporary.write_text(f"{text}\n", encoding="utf-8")
@@ -139,21 +154,27 @@ class Run:
     folder: Path
     result: dict[str, Any]
     label: str = ""
-    """How it is called beside others: its method, and in what its settings differ from runs of the same method."""
+    """Its name in a comparison: the method, and the settings in which it differs from other runs of that method."""
     begins_at: int = 0
-    """The step of the others beside which its first step stands: all classes at once compare with the others' last."""
+    """The step of the other runs with which its first step is compared; a run on all classes at once compares with
+    their last."""
 
     @classmethod
     def read(cls, folder: Path) -> "Run":
         """Read the result of a run, finished or not, or say why that cannot be done."""
-        path = folder / "result.json"
+        path = RunFolder(folder).result
         if not path.is_file():
-            raise InputError(f"{folder} holds no result.json: give the folder of a run with at least one step done.")
+            raise InputError(f"{folder} holds no {path.name}: give the folder of a run with at least one step done.")
         try:
             result = json.loads(path.read_text(encoding="utf-8"))
             return cls(folder, result, label=result["method"])
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise InputError(f"{path} is not a result of incseg ({type(error).__name__}: {error}).") from None
+
+    @property
+    def files(self) -> RunFolder:
+        """Where its files lie."""
+        return RunFolder(self.folder)
 
     @property
     def method(self) -> str:
@@ -202,7 +223,7 @@ class Run:
 
     def pictures(self, step: int) -> Path:
         """Where the predictions after a step lie, if there are any."""
-        return self.folder / f"step-{step - self.begins_at}" / "predictions"
+        return self.files.predictions(step - self.begins_at)
 
     def entry(self, step: int) -> dict[str, Any] | None:
         """All that is known of a step, None where this run has no such step."""

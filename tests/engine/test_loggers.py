@@ -21,6 +21,7 @@ from incseg.engine.assembly import train
 from incseg.engine.evaluator import side_by_side
 from incseg.engine.journal import Journal
 from incseg.errors import InputError
+from incseg.run_folder import RunFolder
 
 MakeConfig = Callable[..., RunConfig]
 HEADER = {
@@ -113,7 +114,7 @@ def test_mlflow_gets_the_run_and_takes_it_up_again(
     assert outcome(run) == outcome(plain_run)
 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")  # now a store that several runs share
-    loggers.open_loggers(["mlflow"], tmp_path / "other", HEADER)["mlflow"].close()
+    loggers.open_loggers(["mlflow"], RunFolder(tmp_path / "other"), HEADER)["mlflow"].close()
     assert not (tmp_path / "other" / "mlflow").exists()
     assert len(tables.execute("select run_uuid from runs").fetchall()) == 2
 
@@ -154,14 +155,14 @@ def test_wandb_that_cannot_start_says_what_to_do(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("WANDB_API_KEY", "not a key")
     importlib.import_module("wandb").teardown()  # it remembers the mode of the first run of a process
     with pytest.raises(InputError, match=r"W&B cannot start .* WANDB_MODE=offline"):
-        loggers.open_loggers(["wandb"], tmp_path, HEADER)
+        loggers.open_loggers(["wandb"], RunFolder(tmp_path), HEADER)
 
 
 @needs("mlflow")
 def test_mlflow_that_cannot_start_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "carrier-pigeon://roof")
     with pytest.raises(InputError, match=r"MLflow cannot start .* check MLFLOW_TRACKING_URI"):
-        loggers.open_loggers(["mlflow"], tmp_path, HEADER)
+        loggers.open_loggers(["mlflow"], RunFolder(tmp_path), HEADER)
 
 
 class Broken:
@@ -192,7 +193,7 @@ def test_a_logger_that_fails_does_not_cost_the_training(
 
 
 def test_other_processes_log_nothing(tmp_path: Path) -> None:
-    with Journal(tmp_path / "run", HEADER, last_step=1, loggers=["tensorboard"], active=False) as journal:
+    with Journal(RunFolder(tmp_path / "run"), HEADER, last_step=1, loggers=["tensorboard"], active=False) as journal:
         journal.begin_step(0, iterations=2, per_epoch=1, start=0)
         journal.log("step 0", 1, 1, {"segmentation": 1.0})
         journal.advance(1)

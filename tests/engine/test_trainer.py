@@ -11,17 +11,17 @@ import torch
 from safetensors.torch import load_file
 
 from incseg.batch import View
-from incseg.config import RunConfig, to_yaml
+from incseg.config import OptimConfig, RunConfig, to_yaml
 from incseg.engine.assembly import build, launch, train
 from incseg.engine.journal import Journal
+from incseg.engine.optimizer import build_optimizer
 from incseg.engine.rescore import rescore
-from incseg.engine.trainer import Schedule, Trainer
+from incseg.engine.trainer import Trainer
 from incseg.errors import InputError, TrainingError
 from incseg.loading.batches import ScoredImages, scoring_loader
 from incseg.methods import Context, Part, method_names, registry
 from incseg.models import Architecture, Segmenter
 from incseg.models.storage import describe_model, load_model
-from incseg.protocol import steps
 
 MakeConfig = Callable[..., RunConfig]
 ALL = [*method_names(), "mib+ucd", "plop+ucd", "mib+sdr", "mib+ucd+ewf", "mib+pixel", "mib+segment"]
@@ -238,11 +238,11 @@ def test_scoring_again_takes_no_more_processes_than_cores(
     (tmp_path / "config.yaml").write_text(to_yaml(many))
     asked = []
 
-    def watched(images: ScoredImages, batch_size: int, workers: int) -> object:
+    def watched(images: ScoredImages, batch_size: int, workers: int, *_: int) -> object:
         asked.append(workers)
         return scoring_loader(images, batch_size, 0)
 
-    monkeypatch.setattr("incseg.engine.rescore.scoring_loader", watched)
+    monkeypatch.setattr("incseg.engine.evaluator.scoring_loader", watched)
     rescore(tmp_path)
     assert asked == [os.cpu_count()] * 2
 
@@ -320,24 +320,24 @@ def test_beside_the_labels_the_largest_term_is_blamed(quick_config: MakeConfig, 
 
 
 def test_gradient_descent_settles_up_to_the_stable_curvature_and_not_beyond() -> None:
-    schedule = Schedule(30, 24, 0.01, 0.03, 0.9, 0, 0.9, 512)
-    for step in steps("2-2", 4):
+    optim = OptimConfig(incremental_learning_rate=0.03, weight_decay=0)
+    for step in (0, 1):
         for share, settles in ((0.99, True), (1.01, False)):
-            x = torch.nn.Parameter(torch.ones((), dtype=torch.float64))
-            optimizer = schedule.optimizer([x])
-            optimizer.param_groups[0]["lr"] = schedule.learning_rate_at(step, 0)
+            model = torch.nn.Module()
+            model.x = x = torch.nn.Parameter(torch.ones((), dtype=torch.float64))
+            optimizer = build_optimizer(model, optim)
+            optimizer.param_groups[0]["lr"] = optim.learning_rate_at(step, 0)
             for _ in range(2000):
-                x.grad = share * schedule.stable_curvature(step) * x.detach()
+                x.grad = share * optim.stable_curvature(step) * x.detach()
                 optimizer.step()
             assert (abs(x.item()) < 1) == settles
 
 
 def test_the_learning_rate_falls_as_a_power_from_a_start_per_step() -> None:
-    schedule = Schedule(30, 24, 0.01, 0.001, 0.9, 1e-4, 0.9, 512)
-    first, second = steps("2-2", 4)
-    assert schedule.learning_rate_at(first, 0) == 0.01
-    assert schedule.learning_rate_at(second, 0) == 0.001
-    assert schedule.learning_rate_at(first, 0.5) == pytest.approx(0.01 * 0.5**0.9)
+    optim = OptimConfig(learning_rate=0.01, incremental_learning_rate=0.001, power=0.9)
+    assert optim.learning_rate_at(0, 0) == 0.01
+    assert [optim.learning_rate_at(step, 0) for step in (1, 2)] == [0.001, 0.001]
+    assert optim.learning_rate_at(0, 0.5) == pytest.approx(0.01 * 0.5**0.9)
 
 
 def test_too_small_a_batch_is_refused_before_anything_starts(quick_config: MakeConfig, tmp_path: Path) -> None:

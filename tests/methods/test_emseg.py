@@ -7,6 +7,7 @@ import torch
 from incseg.batch import Batch, Outputs, View
 from incseg.config import RunConfig
 from incseg.engine.assembly import build, launch, train
+from incseg.engine.checkpoint import FinishedStep
 from incseg.methods.emseg import CompletedCrossEntropy, RehearsalMemory, _take_turns
 from incseg.protocol import steps
 
@@ -46,16 +47,16 @@ def test_memory_is_bounded_balanced_and_holds_the_labels_of_its_time(quick_confi
     train(config, tmp_path / "run")
     trainer = build(config, tmp_path / "run", launch(config))
     part = next(p for p in trainer.method.parts if isinstance(p, RehearsalMemory))
-    done = trainer.folder.completed_step(1)
-    assert done is not None
-    trainer._remember(done[0])
+    finished = FinishedStep.load(trainer.folder, 1)
+    assert finished is not None
+    trainer.method.load_memory(finished.memory)
     assert len(part.memory["images"]) == 6
     assert part.memory["channels"].bincount().tolist() == [0, 2, 2, 2]
 
     last = trainer.curriculum.steps[2]
     trainer.student.classifier.grow(1)  # as after step 1
-    lesson = trainer.prepare(last)
-    replay = lesson.images.replay
+    run = trainer.prepare(last)
+    replay = run.images.replay
     assert replay is not None
     for position, (index, step, channel) in enumerate(
         zip(*(part.memory[k].tolist() for k in ("images", "steps", "channels")), strict=True)
@@ -66,7 +67,7 @@ def test_memory_is_bounded_balanced_and_holds_the_labels_of_its_time(quick_confi
         known = {0: {1, 2}, 1: {3}}[step]
         expected = torch.where(torch.isin(mask, torch.tensor([*known, 255])), mask, 0)
         assert torch.equal(labels, expected)
-    batch = next(iter(trainer.batches(last, lesson.images, epochs=1)))
+    batch = next(iter(trainer.batches(last, run.images, epochs=1)))
     assert batch.replayed is not None
     assert (batch.replayed > 0).tolist() == [False, False, True, True]
 

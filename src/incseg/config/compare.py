@@ -5,12 +5,11 @@ from typing import Any
 
 from incseg.config.settings import EngineConfig, RunConfig
 
-# What only decides how a trained model is scored: 'incseg eval' can choose it anew.
+# Settings that only decide how a trained model is scored: 'incseg eval' can choose them anew.
 SCORING = {f"data.{name}" for name in ("scoring", "future", "scored_void", "background", "score_on")}
 
-
-# How the machine goes about it, and where things lie, does not make another run; precision does.
-CIRCUMSTANCES = {"data.root", "data.workers", *(f"engine.{n}" for n in EngineConfig.model_fields if n != "precision")}
+# Settings without influence on the result: where the data lies and how the machine works. Precision has one.
+RUNTIME_ONLY = {"data.root", "data.workers", *(f"engine.{n}" for n in EngineConfig.model_fields if n != "precision")}
 
 
 def flat_settings(config: RunConfig) -> dict[str, Any]:
@@ -23,13 +22,13 @@ def flat_settings(config: RunConfig) -> dict[str, Any]:
         return flat
 
     everything = flatten(config.model_dump(mode="json"), "")
-    return {name: value for name, value in everything.items() if name not in CIRCUMSTANCES}
+    return {name: value for name, value in everything.items() if name not in RUNTIME_ONLY}
 
 
 def differing_setting(there: RunConfig, here: RunConfig, ignoring: tuple[str, ...] = ()) -> str:
     """The first setting in which two runs differ, in words; empty if they are the same experiment."""
     one, two = flat_settings(there), flat_settings(here)
     for name in sorted(one.keys() | two.keys()):
-        if one.get(name) != two.get(name) and not name.startswith(ignoring or ("\0",)):
+        if one.get(name) != two.get(name) and not name.startswith(ignoring):
             return f"{name} is {one.get(name)} there and {two.get(name)} here"
     return ""

@@ -1,5 +1,6 @@
 """Every setting of a run, declared once; the frozen sections travel down to whoever needs them."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -61,8 +62,8 @@ class DataConfig(Section):
         return tuple(name.strip() for name in order.split(",")) if isinstance(order, str) else order
 
 
-class ModelConfig(Section):
-    """The network."""
+class Network(Section):
+    """What a person chooses of a network, and what a saved model says of its own."""
 
     encoder: str = "resnet101"
     """Any smp or timm encoder by name."""
@@ -70,10 +71,15 @@ class ModelConfig(Section):
     """Any smp decoder by name."""
     output_stride: int = 16
     """Stride of the embedding (deeplabv3 and deeplabv3plus: 8 or 16)."""
-    weights: str = "imagenet"
-    """Encoder weights: 'imagenet' (from the hub), 'none', or a .safetensors or .pth file."""
     decoder_options: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of the smp decoder (in recipe files)."""
+
+
+class ModelConfig(Network):
+    """The network."""
+
+    weights: str = "imagenet"
+    """Encoder weights: 'imagenet' (from the hub), 'none', or a .safetensors or .pth file."""
 
 
 class OptimConfig(Section):
@@ -93,6 +99,15 @@ class OptimConfig(Section):
     """L2 penalty on all parameters."""
     power: float = Field(default=0.9, ge=0)
     """The learning rate falls as (1 − progress)^power within each step."""
+
+    def learning_rate_at(self, step: int, progress: float) -> float:
+        """The poly schedule ``lr₀ (1 − progress)^power``; progress runs from 0 to 1 in every step."""
+        initial = self.learning_rate if step == 0 else self.incremental_learning_rate
+        return initial * math.pow(1 - progress, self.power)
+
+    def stable_curvature(self, step: int) -> float:
+        """The largest second derivative at which SGD converges: ``(2 + 2β) / ((1 + 2β) lr₀)``, β the momentum."""
+        return (2 + 2 * self.momentum) / ((1 + 2 * self.momentum) * self.learning_rate_at(step, progress=0))
 
 
 class EngineConfig(Section):

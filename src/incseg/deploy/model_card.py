@@ -9,11 +9,12 @@ from incseg.console import Table, percent
 from incseg.deploy.model import Model
 from incseg.files import replacing
 from incseg.metrics import nan_if_none
+from incseg.run_folder import RunFolder
 
 
 def write_card(model: Model, folder: Path, comparison: Table | None = None) -> None:
     """Describe a model in its folder, with a comparison of before and after its last step, if there is one."""
-    with replacing(folder / "MODEL_CARD.md") as temporary:
+    with replacing(RunFolder(folder).model_card) as temporary:
         temporary.write_text(model_card(model, folder, comparison), encoding="utf-8")
 
 

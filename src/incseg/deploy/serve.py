@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from incseg.deploy.model import Model, finished_steps, open_model
+from incseg.deploy.model import Model, open_model
 from incseg.deploy.prediction import Prediction, magnified, percentage
 from incseg.errors import InputError
 from incseg.images import palette, read_image
+from incseg.run_folder import RunFolder
 
 MOST_PIXELS = 25_000_000  # of an image from a stranger's browser
 LARGEST_FILE = "20mb"
@@ -40,7 +41,7 @@ class Show:
         """Every finished step of the runs among ``paths``, and every other model as it is."""
         models: dict[str, Model] = {}
         for path in paths:
-            steps: list[int | None] = [*finished_steps(path)] or [None]
+            steps: list[int | None] = [*RunFolder(path).finished_steps] or [None]
             for step in steps:
                 words = [str(path)] * (len(paths) > 1 or step is None) + [f"step {step}"] * (step is not None)
                 models[" · ".join(words)] = open_model(path, step, device)

@@ -1,4 +1,4 @@
-"""From a configuration to a trainer: the one place below the command line that reads it."""
+"""Build a trainer from a configuration, and run it."""
 
 import copy
 import os
@@ -20,7 +20,7 @@ from incseg.datasets import dataset_entry, open_source
 from incseg.engine.first_step import GivenModel, check_first_step, check_given_model, copy_first_step
 from incseg.engine.journal import Journal
 from incseg.engine.loggers import require_packages
-from incseg.engine.trainer import Habits, Schedule, Trainer
+from incseg.engine.trainer import Trainer
 from incseg.errors import InputError
 from incseg.files import replacing, usable_folder
 from incseg.loading.transforms import CentreCrop
@@ -30,13 +30,13 @@ from incseg.protocol import Protocol
 from incseg.run_folder import RunFolder
 from incseg.seeding import seed_from
 
-NAMED = ("protocol", "method", "seed")  # what a result says of itself before its settings
+NAMED = ("protocol", "method", "seed")  # fields of a result of their own, so not repeated among its settings
 
 
 def launch(config: RunConfig) -> Fabric:
-    """Start the processes the configuration asks for; in a single process, nothing more than a handle."""
+    """Start the processes the configuration asks for."""
     if config.engine.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when the device wakes up
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when CUDA starts
         torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         fabric = Fabric(
@@ -61,21 +61,19 @@ def train(
     console: Console | None = None,
     given: GivenModel | None = None,
 ) -> dict[str, Any]:
-    """Run a configuration in a folder, or finish what an earlier call began there; returns the result.
+    """Train a configuration in a folder, or resume what an earlier call began there; returns the result.
 
-    Step 0 may come from another run (``first_step``), or be a model that was learnt anywhere (``given``).
+    Step 0 may be that of another run (``first_step``), or a model trained anywhere (``given``).
     """
     _check(config, out)
     if given is None and (config.data.known or config.data.validation):
-        raise InputError(
-            "data.known and data.validation belong to 'incseg extend': a run that begins anew has neither."
-        )
+        raise InputError("data.known and data.validation belong to 'incseg extend': 'incseg train' takes neither.")
     fabric = launch(config)
     trainer = build(config, out, fabric, console, given)
     if first_step is not None:
         check_first_step(first_step, config, trainer.method, trainer.curriculum)
     if fabric.is_global_zero:
-        # Only now, that nothing more can be wrong with the input, is the folder this run's.
+        # Write only now, when nothing more can be wrong with the input.
         if not trainer.folder.config.exists():
             with replacing(trainer.folder.config) as temporary:
                 temporary.write_text(to_yaml(config), encoding="utf-8")
@@ -86,57 +84,45 @@ def train(
         with trainer.journal:
             return trainer.run()
     finally:
-        if torch.distributed.is_initialized():  # left to the interpreter's end, its threads may be cut off
+        if torch.distributed.is_initialized():  # at the interpreter's exit its threads may be killed midway
             torch.distributed.destroy_process_group()
 
 
 def build(
     config: RunConfig, out: Path, fabric: Fabric, console: Console | None = None, given: GivenModel | None = None
 ) -> Trainer:
-    """Assemble everything a run needs; whatever is wrong with the input is found here, before training starts."""
+    """Build everything a run needs, so that whatever is wrong with the input is found before training starts."""
     curriculum = build_curriculum(config, console if fabric.is_global_zero else None)
     method = methods.parse(config.method, config.settings)
     method.check(curriculum.steps, curriculum.classes)
+    folder = RunFolder(out)
     if given is None:
-        student = _student(config, curriculum.steps[0].num_classes, pretrained=not RunFolder(out).has_begun)
+        student = _student(config, curriculum.steps[0].num_classes, pretrained=not folder.has_weights)
     else:
-        check_given_model(given, RunFolder(out), method)
+        check_given_model(given, folder, method)
         student = copy.deepcopy(given.segmenter).cpu()
         method.load_memory(dict(given.memory))
     _try_out(student, config.data.crop_size)
     header = run_header(config, fabric)
     return Trainer(
+        config=config,
         fabric=fabric,
         curriculum=curriculum,
         method=method,
         student=student,
         first_step_given=given is not None,
         history=given.history if given is not None else (),
-        schedule=Schedule(crop_size=config.data.crop_size, **config.optim.model_dump()),
-        habits=Habits(
-            workers=loading_processes(config),
-            checkpoint_every=config.engine.checkpoint_every,
-            log_every=config.engine.log_every,
-            score_batch_size=config.engine.score_batch_size,
-            pictures=config.engine.pictures,
-        ),
-        folder=RunFolder(out),
+        folder=folder,
         journal=Journal(
-            out,
+            folder,
             header,
             last_step=curriculum.steps[-1].index,
             loggers=config.engine.loggers,
             active=fabric.is_global_zero,
             console=console,
         ),
-        seed=config.seed,
         header=header,
     )
-
-
-def loading_processes(config: RunConfig) -> int:
-    """As many as were asked for, but at most one per core."""
-    return min(config.data.workers, os.cpu_count() or 1)
 
 
 def build_curriculum(config: RunConfig, console: Console | None = None) -> Curriculum:
@@ -165,7 +151,7 @@ def build_curriculum(config: RunConfig, console: Console | None = None) -> Curri
 
 
 def _check(config: RunConfig, out: Path) -> None:
-    """What can be refused before any process is started."""
+    """Refuse what can be refused before any process is started."""
     methods.parse(config.method, config.settings)
     require_packages(config.engine.loggers)
     usable_folder(out)
@@ -185,33 +171,26 @@ def _check(config: RunConfig, out: Path) -> None:
 
 def _student(config: RunConfig, num_classes: int, *, pretrained: bool) -> Segmenter:
     torch.manual_seed(seed_from(config.seed, "student"))
-    model = config.model
-    architecture = Architecture(
-        encoder=model.encoder,
-        decoder=model.decoder,
-        output_stride=model.output_stride,
-        decoder_options=model.decoder_options,
-    )
-    student = Segmenter(architecture, [num_classes])
-    load_encoder(student, model.weights if pretrained else "none")
+    student = Segmenter(Architecture.of(config.model), [num_classes])
+    load_encoder(student, config.model.weights if pretrained else "none")
     return student
 
 
 def _try_out(student: Segmenter, crop_size: int) -> None:
-    """Some encoders want one size, some decoders a certain depth; better to know now than after the first epoch."""
+    """Refuse a network that cannot process the crops: some encoders need one size, some decoders a certain depth."""
     try:
         with torch.no_grad():
             student.eval()(torch.zeros(1, 3, crop_size, crop_size, dtype=torch.uint8))
     except Exception as error:
         architecture = student.architecture
         raise InputError(
-            f"'{architecture.decoder}' on '{architecture.encoder}' cannot see images of {crop_size}×{crop_size}: "
+            f"'{architecture.decoder}' on '{architecture.encoder}' cannot process images of {crop_size}×{crop_size}: "
             f"{' '.join(str(error).split())}"
         ) from error
 
 
 def run_header(config: RunConfig, fabric: Fabric) -> dict[str, Any]:
-    """What was run, and with what: the head of ``result.json``."""
+    """The head of ``result.json``: what was run, on which machine and with which versions."""
     device = torch.cuda.get_device_name() if fabric.device.type == "cuda" else platform.machine()
     return {
         "protocol": config.protocol,

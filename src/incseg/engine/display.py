@@ -1,4 +1,4 @@
-"""What a person sees while a run learns: a moving bar in a terminal, a few plain lines anywhere else."""
+"""What a person sees during training: a progress bar in a terminal, a few plain lines anywhere else."""
 
 import time
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ LINES = 10  # per step, at most, where there is no terminal
 
 @dataclass
 class Status:
-    """How far a run is; phrased here, shown by a display."""
+    """How far a run is, and how that is written."""
 
     title: str
     last_step: int
@@ -52,20 +52,20 @@ class Status:
 
 
 class Display(Protocol):
-    """Shows a status while a step is learnt."""
+    """Shows a status while a step is trained."""
 
     def begin(self, status: Status) -> None:
-        """A step begins, or goes on."""
+        """A step begins or resumes."""
 
     def update(self, status: Status) -> None:
         """An iteration is done."""
 
     def end(self) -> None:
-        """The step ends, well or not."""
+        """The step ends, also by an error."""
 
 
 class LiveDisplay:
-    """A bar with the time that is left, and below it the numbers; redrawn in place."""
+    """A bar with the remaining time, and below it the numbers; redrawn in place."""
 
     def __init__(self, console: Console):
         self._console = console
@@ -106,12 +106,12 @@ class PlainDisplay:
         self._began = (0.0, 0)
 
     def begin(self, status: Status) -> None:
-        """Say where it begins."""
+        """Print where it begins."""
         self._began = (time.monotonic(), status.done)
         self._say(f"{status.place} · iteration {status.done} of {status.iterations}")
 
     def update(self, status: Status) -> None:
-        """Say how it goes, at the end of every epoch or of every so many."""
+        """Print the numbers at the end of every epoch, or of every few if there are many."""
         every = status.per_epoch * -(-status.epochs // LINES)
         if status.done % every == 0 or status.done == status.iterations:
             self._say(" · ".join(filter(None, (status.place, status.numbers, f"ETA {self._left(status)}"))))
@@ -129,5 +129,5 @@ class PlainDisplay:
 
 
 def display_for(console: Console) -> Display:
-    """What suits the console."""
+    """A bar for a terminal, lines for anything else."""
     return LiveDisplay(console) if console.is_terminal else PlainDisplay(console)

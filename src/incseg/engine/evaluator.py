@@ -1,5 +1,6 @@
 """Scoring a model: one confusion matrix over all validation images, and the results derived from it."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ from PIL import Image
 from torch import Tensor
 
 from incseg.batch import Batch
+from incseg.config import RunConfig
+from incseg.curriculum.curriculum import Curriculum
 from incseg.images import index_image
-from incseg.loading.batches import ScoredImages
+from incseg.loading.batches import ScoredImages, scoring_loader
 from incseg.metrics import (
     confusion_matrix,
     forgetting,
@@ -39,6 +42,28 @@ def score(segmenter: Segmenter, loader: Iterable[list[Batch]], judged_as: Tensor
             predictions = judged_as[segmenter.segment(images.to(device)).argmax(dim=1)]
             total += confusion_matrix(labels.to(device), predictions, num_classes)
     return total
+
+
+def score_step(
+    segmenter: Segmenter,
+    curriculum: Curriculum,
+    step: Step,
+    config: RunConfig,
+    device: torch.device,
+    rank: int = 0,
+    world_size: int = 1,
+) -> Tensor:
+    """(C, C) int64 confusion counts of this process's share of all images that a step is scored on."""
+    total = torch.zeros(step.num_classes, step.num_classes, dtype=torch.int64, device=device)
+    for images in curriculum.scored_images(step):
+        loader = scoring_loader(images, config.engine.score_batch_size, loading_processes(config), rank, world_size)
+        total += score(segmenter, loader, images.judged_as(step.num_classes), device)
+    return total
+
+
+def loading_processes(config: RunConfig) -> int:
+    """As many as the configuration asks for, but at most one per core."""
+    return min(config.data.workers, os.cpu_count() or 1)
 
 
 def save_pictures(
@@ -76,13 +101,13 @@ def step_entry(step: Step, classes: Sequence[str], images: int, confusion: Tenso
     }
 
 
-def history_record(header: Mapping[str, Any], entry: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What a model remembers of a step it has learnt: classes, method, data, how it was trained, and its scores.
+def step_history(header: Mapping[str, Any], entry: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What a saved model says of a step it has learnt: classes, method, data, how it was trained, and its scores.
 
     Args:
         header: the head of ``result.json``.
         entry: the scores of the step.
-        facts: name and validation images of the data, and the schedule.
+        facts: settings of the training, the data's name and its number of validation images.
     """
     kept = {name: entry[name] for name in ("new_classes", "training_images", "miou", "iou")}
     return {**kept, "method": header["method"], "seed": header["seed"], **facts, **header["environment"]}
@@ -91,7 +116,7 @@ def history_record(header: Mapping[str, Any], entry: Mapping[str, Any], facts: M
 def run_result(
     header: Mapping[str, Any], classes: Sequence[str], entries: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The whole result: what was run, every step, and what the steps together say."""
+    """The whole result: what was run, the scores of every step, their average and what was forgotten."""
     history = [[nan_if_none(entry["iou"][name]) for name in classes if name in entry["iou"]] for entry in entries]
     forgotten = forgetting(history)
     return {

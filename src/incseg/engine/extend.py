@@ -1,4 +1,4 @@
-"""``incseg extend``: a trained model and a folder of new classes become a model that knows both; no old data needed."""
+"""``incseg extend``: teach a trained model the classes of a folder, without the data it was trained on."""
 
 import math
 from collections.abc import Mapping
@@ -6,25 +6,23 @@ from pathlib import Path
 from typing import Any
 
 from lightning.fabric.utilities.rank_zero import rank_zero_only
-from safetensors.torch import load_file
 
 from incseg import methods
-from incseg.config import ModelConfig, RunConfig, from_yaml, load_recipe, merge
+from incseg.config import SCORING, Network, RunConfig, from_yaml, load_recipe, merge
 from incseg.console import Console, Table, percent
 from incseg.curriculum.extension import BACKGROUND_NAMES, plain, refuse_clashes
 from incseg.datasets import Source, open_source
 from incseg.datasets.folder import LAYOUT
-from incseg.deploy.model import Model, open_model
-from incseg.deploy.model_card import write_card
-from incseg.engine import assembly as build
+from incseg.engine.assembly import train
+from incseg.engine.checkpoint import FinishedStep
 from incseg.engine.first_step import GivenModel
 from incseg.errors import InputError
 from incseg.loading.batches import batches_per_epoch
 from incseg.metrics import mean
 from incseg.models.segmenter import STRIDE
-from incseg.run_folder import Run
+from incseg.models.storage import TrainedModel
+from incseg.run_folder import Run, RunFolder
 
-METHOD = "mib+ucd"
 EPOCHS = 30  # the paper's, as long as that is neither too few nor too many iterations
 FEWEST, MOST = 800, 6000
 SMALLEST_CROP, LARGEST_CROP = 96, 512
@@ -39,82 +37,68 @@ FIXED = {
     "data.validation": "the folder is given with --validation",
     "data.known": "the classes known so far are the given model's",
     "data.class_order": "new classes are learnt in the order of classes.txt",
+    "data.splits": "an extension is one step, and all training images of the folder belong to it",
+    **dict.fromkeys(sorted(SCORING), "an extension is scored in one way only, each class where it is labelled"),
 }
 
 
 def extend(
-    model: Model | str | Path,
-    data: str | Path,
-    out: str | Path,
+    model: TrainedModel,
+    data: Path,
+    out: Path,
     *,
-    method: str = METHOD,
-    validation: str | Path | None = None,
-    seed: int = 42,
-    settings: Mapping[str, Any] | None = None,
-    console: Console | None = None,
-) -> Model:
-    """Teach a model the classes of a folder, keeping those it knows; killed, the same call goes on where it was.
-
-    Args:
-        model: a model, or where one lies; it stays as it is.
-        data: a folder with ``images/``, ``masks/`` and ``classes.txt`` of the new classes only.
-        out: the folder of the run, itself a model then.
-        method: a method or a sum of methods.
-        validation: a folder of the same layout on which to measure old or new classes, matched by name.
-        seed: every random choice follows from it.
-        settings: any others, as in ``{"optim": {"epochs": 20}}``.
-        console: where to report.
-    """
-    console = console or Console()
-    given = model if isinstance(model, Model) else open_model(model, device="cpu")
+    method: str,
+    validation: Path | None,
+    seed: int,
+    settings: Mapping[str, Any],
+    console: Console,
+) -> None:
+    """Train a model on the classes of a folder, keeping those it knows; see :func:`incseg.extend`."""
     for option, place in (("--data", data), ("--validation", validation)):
-        if place is not None and not Path(place).is_dir():
+        if place is not None and not place.is_dir():
             raise InputError(f"{option} {place} is not a folder; it must hold {LAYOUT}.")
-    source = open_source("folder", Path(data))
-    refuse_clashes(given.classes, source)
-    config = choose_settings(given, source, Path(data), method, seed, validation, settings or {})
-    _announce(given, source, config, console)
-    build.train(config, Path(out), None, console, _given(given))
-    extended = open_model(Path(out), device=str(given.device))
-    rank_zero_only(write_card)(extended, Path(out), before_and_after(Path(out)))
-    return extended
+    source = open_source("folder", data)
+    refuse_clashes(model.classes, source)
+    config = choose_settings(model, source, data, method, seed, validation, settings)
+    _announce(model, source, config, console)
+    train(config, out, None, console, _given(model))
 
 
 def choose_settings(
-    model: Model,
+    model: TrainedModel,
     source: Source,
     data: Path,
     method: str,
     seed: int,
-    validation: str | Path | None,
+    validation: Path | None,
     settings: Mapping[str, Any],
 ) -> RunConfig:
-    """Settings that fit the data's size and the model's past, under what the person has chosen."""
+    """Settings that fit the data's size and the model's history, with those that the person has chosen on top."""
     for name, reason in FIXED.items():
         section, _, key = name.partition(".")
         if section in settings and (not key or key in settings[section]):
-            raise InputError(f"--{name} cannot be set here: {reason}.")
+            raise InputError(f"--{name.replace('_', '-')} cannot be set here: {reason}.")
     trained = model.history[-1] if model.history else {}
     batch_size = settings.get("optim", {}).get("batch_size") or min(max(2, len(source.train)), 8)
     per_epoch = batches_per_epoch(len(source.train), batch_size) if isinstance(batch_size, int) else 1
     iterations = min(max(EPOCHS * per_epoch, FEWEST), MOST)
     rate = trained.get("learning_rate", LEARNING_RATE)
     share = min(max(SHARE / iterations, LEAST_SHARE), MOST_SHARE)
-    architecture = model.segmenter.architecture
+    network = model.segmenter.architecture.model_dump(include=set(Network.model_fields))
     chosen = {
         "method": method,
         "seed": seed,
         "data": {
             "root": data,
-            "validation": None if validation is None else Path(validation),
+            "validation": validation,
             "known": model.classes,
             "crop_size": trained.get("crop_size") or _crop_size(source),
         },
-        "model": {**architecture.model_dump(include=set(ModelConfig.model_fields)), "weights": "none"},
+        "model": {**network, "weights": "none"},
         "optim": {
             "epochs": -(-iterations // per_epoch),
             "batch_size": batch_size,
-            "learning_rate": rate,  # of no use here, but for the next extension
+            "learning_rate": rate,  # unused here; the next extension reads it from the model's history
             "incremental_learning_rate": rate * share,
         },
     }
@@ -123,7 +107,7 @@ def choose_settings(
 
 
 def _crop_size(source: Source) -> int:
-    """About the side of the folder's images, so that they are learnt at the scale at which they will be seen."""
+    """About the side of the folder's images, so that training sees objects at the scale that prediction sees."""
     looked_at = range(0, len(source.train), max(1, len(source.train) // 16))
     sides = [math.sqrt(math.prod(source.train.mask(index).shape)) for index in looked_at]
     typical = sorted(sides)[len(sides) // 2] if sides else LARGEST_CROP
@@ -131,8 +115,8 @@ def _crop_size(source: Source) -> int:
 
 
 @rank_zero_only
-def _announce(model: Model, source: Source, config: RunConfig, console: Console) -> None:
-    """One line on what will happen; and what was taken for background, if its name does not say so."""
+def _announce(model: TrainedModel, source: Source, config: RunConfig, console: Console) -> None:
+    """Print the chosen settings in one line; and which class is taken for background, if its name does not say so."""
     first = source.classes[0]
     if plain(first) not in BACKGROUND_NAMES and plain(first) != plain(model.classes[0]):
         console.print(f"'{first}', the first line of classes.txt, is taken for the background.", highlight=False)
@@ -146,20 +130,19 @@ def _announce(model: Model, source: Source, config: RunConfig, console: Console)
     )
 
 
-def _given(model: Model) -> GivenModel:
-    """The network, and if it lies in a run, what that run's method remembers."""
-    memory, remembered_by = {}, ""
-    if model.path is not None:
-        remembered = model.path.with_name("memory.safetensors")
-        config = model.path.parent.parent / "config.yaml"
-        if remembered.is_file() and config.is_file():
-            run = from_yaml(config)
-            memory, remembered_by = load_file(remembered), methods.parse(run.method, run.settings).first_step
-    return GivenModel(model.segmenter, model.history, memory, remembered_by)
+def _given(model: TrainedModel) -> GivenModel:
+    """The network; and for the model of a run, what the method of that run remembers."""
+    place = RunFolder.holding(model.path) if model.path is not None else None
+    finished = FinishedStep.load(*place) if place is not None else None
+    if place is None or finished is None:
+        return GivenModel(model.segmenter, model.history)
+    run = from_yaml(place[0].config)
+    remembered_by = methods.parse(run.method, run.settings).first_step
+    return GivenModel(model.segmenter, model.history, finished.memory, remembered_by)
 
 
 def before_and_after(run: Path) -> Table:
-    """IoU per class of the given and of the extended model, on whatever was labelled to measure it."""
+    """IoU per class of the given and of the extended model, on the validation images that label the class."""
     result = Run.read(run)
     steps, new = result.steps, set(result.steps[-1]["new_classes"])
     rows = [[name, percent(result.iou(0, name)), percent(result.iou(-1, name))] for name in result.classes]

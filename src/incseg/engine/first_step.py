@@ -1,9 +1,9 @@
-"""A step 0 that is there already: learnt by another run, or a model given from anywhere."""
+"""A step 0 that need not be trained: that of another run, or a model trained anywhere."""
 
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,53 +13,71 @@ from torch import Tensor
 from incseg.config import SCORING, RunConfig, differing_setting, flat_settings, from_yaml
 from incseg.curriculum.curriculum import Curriculum
 from incseg.datasets import dataset_entry
+from incseg.engine.checkpoint import FinishedStep
 from incseg.errors import InputError
 from incseg.files import replacing
 from incseg.methods import Method, parse
 from incseg.models import Segmenter
-from incseg.models.storage import Record, load_model
+from incseg.models.storage import StepHistory, load_model
 from incseg.protocol import Protocol, Setting
 from incseg.run_folder import RunFolder
 
-OF_LATER_STEPS = ("method", "settings.")  # no difference to step 0 but by what the method makes of it
+# Settings that say nothing of step 0; what the method and its settings make of it, first_step_parts() says.
+OF_LATER_STEPS = ("method", "settings.", "optim.incremental_learning_rate")
 
 
 def check_first_step(source: Path, config: RunConfig, method: Method, curriculum: Curriculum) -> None:
-    """Refuse a run whose step 0 is not what this run would have learnt itself."""
+    """Refuse a run whose step 0 is not what this run would train itself."""
     other = RunFolder(source)
-    done = other.completed_step(0) if other.config.is_file() else None
-    if done is None:
+    finished = FinishedStep.load(other, 0) if other.config.is_file() else None
+    if finished is None:
         raise InputError(f"--first-step {source} is not the folder of a run whose step 0 is done.")
     theirs = from_yaml(other.config)
-    same_data = _begins_alike(theirs, done[1], curriculum)  # 15-5 and 15-1 begin with the same fifteen classes
+    same_data = _same_first_data(theirs, finished.scores, curriculum)  # 15-5 and 15-1 begin with the same classes
     ignoring = (*OF_LATER_STEPS, *(["protocol"] if same_data else []))
     difference = differing_setting(theirs, config, ignoring=ignoring)
     if difference:
-        # The model would be the same; but its scores come along, and a result must not mix two evaluations.
+        # The model would be the same, but its scores are copied too, and a result must not mix two evaluations.
         scores = " (its scores come with it, and are of another evaluation)" if difference.split()[0] in SCORING else ""
         raise InputError(f"step 0 of {source} cannot be shared: {difference}{scores}.")
-    their_method = parse(theirs.method, theirs.settings)
-    if their_method.first_step != method.first_step:
-        raise InputError(f"'{method.name}' learns step 0 otherwise than '{their_method.name}': it needs its own.")
+    there, here = first_step_parts(parse(theirs.method, theirs.settings)), first_step_parts(method)
+    if there != here:
+        raise InputError(
+            f"'{method.name}' learns step 0 otherwise than '{theirs.method}' of {source}: it needs its own "
+            f"({_described(there)} there, {_described(here)} here)."
+        )
+
+
+def first_step_parts(method: Method) -> list[str]:
+    """The parts of a method that make its step 0 differ from plain cross-entropy, with all their settings.
+
+    A part is asked alone, because :attr:`Method.first_step` names only kinds: two settings of one part are one kind.
+    """
+    asked = [(replace(method, parts=(part,)).first_step, part) for part in method.parts]
+    return sorted(f"{kind}: {part!r}" for kind, part in asked if kind)
+
+
+def _described(parts: Sequence[str]) -> str:
+    return " and ".join(parts) or "plain cross-entropy"
 
 
 def first_step_identity(config: RunConfig) -> str:
-    """All that step 0 depends on, as far as it can be told without the data: runs that agree in it can share theirs.
+    """All that step 0 depends on, as far as it is known without the data: runs with equal identities can share it.
 
-    Tasks that begin with the same classes agree, but where the images are shared out among all steps: there only runs
-    of one task do.
+    Tasks that begin with the same number of classes have equal identities, unless the protocol distributes the images
+    over all steps: then their first steps have different images.
     """
     protocol = Protocol.parse(config.protocol)
-    shared_out = protocol.setting is Setting.DISJOINT and dataset_entry(protocol.dataset).disjoint == "balanced"
-    first_classes = protocol.task if shared_out else protocol.task.split("-")[0]
+    distributed = protocol.setting is Setting.DISJOINT and dataset_entry(protocol.dataset).disjoint == "balanced"
+    first_classes = protocol.task if distributed else protocol.task.split("-")[0]
     ignored = ("protocol", *OF_LATER_STEPS)
     others = {name: value for name, value in flat_settings(config).items() if not name.startswith(ignored)}
-    method = parse(config.method, config.settings)
-    return json.dumps([protocol.dataset, protocol.setting, first_classes, method.first_step, others], sort_keys=True)
+    parts = first_step_parts(parse(config.method, config.settings))
+    return json.dumps([protocol.dataset, protocol.setting, first_classes, parts, others], sort_keys=True)
 
 
-def _begins_alike(theirs: RunConfig, scores: Mapping[str, Any], curriculum: Curriculum) -> bool:
-    """Whether a run of perhaps another task learnt the same first classes from the same images."""
+def _same_first_data(theirs: RunConfig, scores: Mapping[str, Any], curriculum: Curriculum) -> bool:
+    """Whether a run, perhaps of another task, trained step 0 on the same classes and images."""
     there, here, step = Protocol.parse(theirs.protocol), curriculum.protocol, curriculum.steps[0]
     return (
         (there.dataset, there.setting) == (here.dataset, here.setting)
@@ -71,7 +89,7 @@ def _begins_alike(theirs: RunConfig, scores: Mapping[str, Any], curriculum: Curr
 def copy_first_step(source: Path, folder: RunFolder) -> None:
     """Copy step 0 of another run, and what was logged of it, unless this run has its own."""
     other = RunFolder(source)
-    if folder.completed_step(0) is not None:
+    if folder.is_finished(0):
         return
     with replacing(folder.step(0)) as temporary:
         shutil.copytree(other.step(0), temporary)
@@ -83,17 +101,17 @@ def copy_first_step(source: Path, folder: RunFolder) -> None:
 
 @dataclass(frozen=True)
 class GivenModel:
-    """A trained network that is to learn more, with what its method may remember of how it was trained."""
+    """A trained network that is to learn more classes, with what its method remembers of its training."""
 
     segmenter: Segmenter
-    history: Sequence[Record] = ()
+    history: Sequence[StepHistory] = ()
     memory: Mapping[str, Tensor] = field(default_factory=dict)
     remembered_by: str = ""
-    """What distinguished its training from plain cross-entropy; see :attr:`Method.first_step`."""
+    """The method's :attr:`Method.first_step`: what made its training differ from plain cross-entropy."""
 
 
 def check_given_model(given: GivenModel, folder: RunFolder, method: Method) -> None:
-    """Refuse a method that cannot go on from this model, and a folder in which another model was begun with."""
+    """Refuse a method that cannot extend this model, and a folder that began with another model."""
     if method.keeps_data or method.rehearses:
         raise InputError(
             f"'{method.name}' learns from images of earlier steps, and none of those that taught this model is here."
@@ -101,9 +119,9 @@ def check_given_model(given: GivenModel, folder: RunFolder, method: Method) -> N
     if method.first_step not in ("", given.remembered_by):
         raise InputError(
             f"'{method.name}' goes on from what it remembers of earlier training, and the model has none of that: give "
-            "the folder of a run trained with it, or use another method, for example mib+ucd."
+            "the folder of a run trained with it, or use a method without memory ('incseg list methods' shows them)."
         )
-    if folder.completed(0):
+    if folder.is_finished(0):
         there = load_model(folder.model(0))[0].state_dict()
         here = given.segmenter.state_dict()
         if there.keys() != here.keys() or not all(torch.equal(there[name], here[name].cpu()) for name in there):

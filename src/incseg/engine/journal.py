@@ -1,4 +1,4 @@
-"""What is written and shown while learning: ``metrics.jsonl``, the chosen loggers, and the console."""
+"""What is written and shown during training: ``metrics.jsonl``, the chosen loggers, and the console."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -9,16 +9,17 @@ from typing import Any
 from incseg.console import Console
 from incseg.engine.display import Status, display_for
 from incseg.engine.evaluator import side_by_side
-from incseg.engine.loggers import Logger, open_loggers
+from incseg.engine.loggers import RunLogger, open_loggers
 from incseg.files import replacing
+from incseg.run_folder import RunFolder
 
 
 class Journal:
-    """One per run; silent on all processes but the first, and until it is entered."""
+    """One per run. Only the first process writes, and only inside ``with``."""
 
     def __init__(
         self,
-        folder: Path,
+        folder: RunFolder,
         header: Mapping[str, Any],
         *,
         last_step: int,
@@ -28,8 +29,8 @@ class Journal:
     ):
         self.active, self.console = active, console or Console()
         self._folder, self._header, self._chosen = folder, header, loggers
-        self._metrics = folder / "metrics.jsonl"
-        self._loggers: dict[str, Logger] = {}
+        self._metrics = folder.metrics
+        self._loggers: dict[str, RunLogger] = {}
         self._open = False
         self._status = Status(header["method"], last_step)
         self._display = display_for(self.console)
@@ -48,12 +49,12 @@ class Journal:
         self._open = False
 
     def say(self, text: str) -> None:
-        """A line for the person watching."""
+        """Print a line."""
         if self.active:
             self.console.print(text, highlight=False, markup=False)
 
     def begin_step(self, step: int, iterations: int, per_epoch: int, start: int) -> None:
-        """Show that a step begins; on resuming, drop what was logged after the checkpoint."""
+        """Show that a step begins; a resumed one drops what was logged after its checkpoint."""
         if not self.active:
             return
         self._rewind(f"step {step}", start)
@@ -69,7 +70,7 @@ class Journal:
             self._display.update(self._status)
 
     def log(self, step: str, iteration: int, epoch: int, values: Mapping[str, float]) -> None:
-        """Record loss terms and learning rate of an iteration."""
+        """Log loss terms and learning rate of an iteration."""
         if not self._open:
             return
         line = {"step": step, "iteration": iteration, "epoch": epoch, **values}
@@ -79,7 +80,7 @@ class Journal:
         self._status.losses = {name: value for name, value in values.items() if name != "learning_rate"}
 
     def score(self, index: int, scores: Mapping[str, float | None]) -> None:
-        """Record the scores of a completed step, and say the ones a person waits for."""
+        """Log the scores of a finished step, and print the means."""
         shown = [f"{name} {100 * value:.1f}" for name in ("old", "new", "all") if (value := scores[name]) is not None]
         self.say(f"{self._status.title} · step {index} scored: mIoU {', '.join(shown)}")
         self.remember_score(index, scores)
@@ -87,12 +88,12 @@ class Journal:
         self._tell(lambda logger: logger.log("miou", index, there))
 
     def remember_score(self, index: int, scores: Mapping[str, float | None]) -> None:
-        """Know the score of a step that is done, to show it while the next one is learnt."""
+        """Keep the score of a finished step, to show it while the next one is trained."""
         if (value := scores["all"]) is not None:
             self._status.scored = f"mIoU {100 * value:.1f} after step {index}"
 
     def show_pictures(self, index: int, folder: Path) -> None:
-        """Hand the pictures that were kept of a step to the loggers."""
+        """Pass the pictures of a step on to the loggers."""
         pictures = list(side_by_side(folder)) if self._loggers else []
         self._tell(lambda logger: logger.show(index, pictures))
 
@@ -100,8 +101,8 @@ class Journal:
         """Stop showing progress."""
         self._display.end()
 
-    def _tell(self, act: Callable[[Logger], None]) -> None:
-        """Pass something on to every logger; one that fails, a server gone for example, must not cost the training."""
+    def _tell(self, act: Callable[[RunLogger], None]) -> None:
+        """Call every logger; one that fails, because its server is gone for example, must not stop the training."""
         for name, logger in list(self._loggers.items()):
             try:
                 act(logger)
@@ -110,7 +111,7 @@ class Journal:
                 self.say(f"the logger '{name}' failed and is left out from here on ({type(error).__name__}: {error})")
 
     def _rewind(self, step: str, iteration: int) -> None:
-        """Keep the lines before the checkpoint; a last line cut short by a crash is not one."""
+        """Keep the lines up to the checkpoint, without a last one that a crash cut short."""
         if not self._metrics.exists():
             return
         lines = self._metrics.read_text(encoding="utf-8").splitlines(keepends=True)

@@ -1,15 +1,13 @@
-"""Scoring the saved models of a run again: after moving data, with another version, or by another evaluation."""
+"""``incseg eval``: score the saved models of a run again, for example with other settings of the evaluation."""
 
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from incseg.config import SCORING, Layer, RunConfig, from_yaml, merge, validate
-from incseg.engine.assembly import build_curriculum, launch, loading_processes, run_header
-from incseg.engine.evaluator import run_result, score, step_entry
+from incseg.engine.assembly import build_curriculum, launch, run_header
+from incseg.engine.checkpoint import FinishedStep
+from incseg.engine.evaluator import run_result, score_step, step_entry
 from incseg.errors import InputError
-from incseg.loading.batches import scoring_loader
 from incseg.models.storage import load_model
 from incseg.run_folder import RunFolder
 
@@ -18,7 +16,7 @@ def rescore(run: Path, data_root: Path | None = None, settings: Layer | None = N
     """The result of a run, from its models alone, scored as it was or as ``settings`` say; nothing is written."""
     folder = RunFolder(run)
     if not folder.config.is_file():
-        raise InputError(f"{run} is not the folder of a run: it holds no config.yaml.")
+        raise InputError(f"{run} is not the folder of a run: it holds no {folder.config.name}.")
     config = from_yaml(folder.config)
     _require_scoring(settings or {}, config)
     moved = {"data": {"root": data_root}} if data_root is not None else {}
@@ -26,7 +24,7 @@ def rescore(run: Path, data_root: Path | None = None, settings: Layer | None = N
 
 
 def _require_scoring(settings: Layer, config: RunConfig) -> None:
-    """Refuse settings that a trained model can no longer follow, and any for an extension, which has one evaluation."""
+    """Refuse settings of the training, and any setting for an extension, which has one evaluation only."""
     if settings and config.data.known is not None:
         raise InputError("an extension is scored in one way only, each class where it is labelled: give no settings.")
     for section, values in settings.items():
@@ -45,15 +43,12 @@ def _rescore(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
     curriculum = build_curriculum(config)
     entries = []
     for step in curriculum.steps:
-        done = folder.completed_step(step.index)
-        if done is None:
+        finished = FinishedStep.load(folder, step.index)
+        if finished is None:
             break
         segmenter, classes = load_model(folder.model(step.index), fabric.device)
-        confusion = torch.zeros(step.num_classes, step.num_classes, dtype=torch.int64, device=fabric.device)
-        for images in curriculum.scored_images(step):
-            loader = scoring_loader(images, config.engine.score_batch_size, loading_processes(config))
-            confusion += score(segmenter, loader, images.judged_as(step.num_classes), fabric.device)
-        entries.append(step_entry(step, classes, done[1]["training_images"], confusion.cpu()))
+        confusion = score_step(segmenter, curriculum, step, config, fabric.device)
+        entries.append(step_entry(step, classes, finished.scores["training_images"], confusion.cpu()))
     if not entries:
         raise InputError(f"{folder.path} has no finished step to score.")
     known = curriculum.classes[: curriculum.steps[len(entries) - 1].num_classes]

@@ -1,78 +1,44 @@
-"""The trainer: all steps of a protocol in one process, from a seed, through any number of interruptions."""
+"""The trainer: all steps of a protocol, one after another; an interrupted run resumes and ends with the same bits."""
 
 import copy
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from lightning.fabric import Fabric
 from lightning.fabric.wrappers import _FabricModule, _FabricOptimizer
 from timm.layers.norm_act import convert_sync_batchnorm
-from torch import Tensor, nn
+from torch import Tensor
 
 from incseg.batch import Batch, in_float32
+from incseg.config import RunConfig
 from incseg.curriculum.curriculum import Curriculum, Library
-from incseg.engine.evaluator import history_record, run_result, save_pictures, score, step_entry
+from incseg.engine.checkpoint import Checkpoint, FinishedStep
+from incseg.engine.evaluator import (
+    loading_processes,
+    run_result,
+    save_pictures,
+    score_step,
+    step_entry,
+    step_history,
+)
 from incseg.engine.journal import Journal
+from incseg.engine.optimizer import build_optimizer, freeze_unused
 from incseg.errors import TrainingError
-from incseg.loading.batches import BatchAddresses, TrainingSet, scoring_loader, training_loader
+from incseg.loading.batches import BatchAddresses, TrainingSet, training_loader
 from incseg.methods import Context, Method
 from incseg.models import Segmenter
-from incseg.models.storage import Record, describe_model, load_model, save_model
+from incseg.models.storage import StepHistory, describe_model, load_model, save_model
 from incseg.protocol import Step
-from incseg.run_folder import Progress, RunFolder, write_json
+from incseg.run_folder import RunFolder, write_json
 from incseg.seeding import seed_from
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """How long and how fast a step is learnt (facts of the recipe, not of the machine)."""
-
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    incremental_learning_rate: float
-    momentum: float
-    weight_decay: float
-    power: float
-    crop_size: int
-
-    def learning_rate_at(self, step: Step, progress: float) -> float:
-        """The poly schedule ``lr₀ (1 − progress)^power``, progress from 0 to 1 anew in every step."""
-        initial = self.learning_rate if step.index == 0 else self.incremental_learning_rate
-        return initial * math.pow(1 - progress, self.power)
-
-    def stable_curvature(self, step: Step) -> float:
-        """The second derivative up to which the optimizer settles: ``(2 + 2β) / ((1 + 2β) lr₀)``, β the momentum."""
-        return (2 + 2 * self.momentum) / ((1 + 2 * self.momentum) * self.learning_rate_at(step, progress=0))
-
-    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.SGD:
-        """SGD with Nesterov momentum; its learning rate is set before every iteration."""
-        return torch.optim.SGD(
-            [p for p in parameters if p.requires_grad],
-            lr=self.learning_rate,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            nesterov=self.momentum > 0,
-        )
-
-
-@dataclass(frozen=True)
-class Habits:
-    """How the machine goes about it; no influence on the result."""
-
-    workers: int = 0
-    checkpoint_every: int | None = None
-    log_every: int = 10
-    score_batch_size: int = 8
-    pictures: int = 8
-
-
-@dataclass(frozen=True)
-class Lesson:
-    """A step while it is being learnt."""
+class StepRun:
+    """A step while it is being trained."""
 
     context: Context
     images: TrainingSet
@@ -82,12 +48,12 @@ class Lesson:
 
     @property
     def step(self) -> Step:
-        """What is learnt."""
+        """The classes and images of the step."""
         return self.context.step
 
     @property
     def name(self) -> str:
-        """How the step is called in logs."""
+        """The step's name in logs."""
         return f"step {self.step.index}"
 
     @property
@@ -103,118 +69,119 @@ class Lesson:
 
 @dataclass
 class Trainer:
-    """Learns the steps of a curriculum with a method; see :meth:`run`."""
+    """Trains the steps of a curriculum with a method; see :meth:`run`."""
 
+    config: RunConfig
     fabric: Fabric
     curriculum: Curriculum
     method: Method
     student: Segmenter
-    schedule: Schedule
-    habits: Habits
     folder: RunFolder
     journal: Journal
-    seed: int
     header: Mapping[str, Any]
+    """The head of ``result.json``."""
     first_step_given: bool = False
-    """The student comes with the classes of step 0 already learnt elsewhere: it is only scored."""
-    history: Sequence[Record] = ()
-    """What the student has learnt so far, step by step; travels with every saved model."""
+    """The student already knows the classes of step 0, which is then only scored."""
+    history: Sequence[StepHistory] = ()
+    """The steps the student has learnt so far; saved in every model."""
 
     def run(self) -> dict[str, Any]:
-        """Learn, score and record every step that is not yet done; return the result."""
+        """Train and score every step that is not finished yet; return the result."""
         entries: list[dict[str, Any]] = []
         result: dict[str, Any] = {}
         for step in self.curriculum.steps:
-            done = self.folder.completed_step(step.index)
-            if done is None:
-                entries.append(self._take_step(step))
-            else:
-                memory, entry = done
-                self._remember(memory)
-                self.student, _ = load_model(self.folder.model(step.index))
-                self.journal.remember_score(step.index, entry["miou"])
-                self.history = describe_model(self.folder.model(step.index)).history
-                entries.append(entry)
+            finished = FinishedStep.load(self.folder, step.index)
+            entries.append(self._train_and_score(step) if finished is None else self._load_step(step, finished))
             result = run_result(self.header, self.curriculum.classes[: step.num_classes], entries)
             if self.fabric.is_global_zero:
                 write_json(self.folder.result, result)
         return result
 
-    def _take_step(self, step: Step) -> dict[str, Any]:
+    def _load_step(self, step: Step, finished: FinishedStep) -> dict[str, Any]:
+        """Load what an earlier process has finished."""
+        self._load_memory(finished.memory)
+        self.student, _ = load_model(self.folder.model(step.index))
+        self.history = describe_model(self.folder.model(step.index)).history
+        self.journal.remember_score(step.index, finished.scores["miou"])
+        return finished.scores
+
+    def _train_and_score(self, step: Step) -> dict[str, Any]:
         images = 0
         if self.first_step_given and step.index == 0:
             self.student.to(self.fabric.device)
         else:
-            lesson = self.prepare(step)
-            self._learn(lesson)
-            images = lesson.images.shares[0]
+            run = self.prepare(step)
+            self._train(run)
+            images = run.images.shares[0]
         entry = self._score(step, images)
         if self.fabric.is_global_zero:
-            self.folder.complete_step(step.index, self.method.memory(), entry)
+            FinishedStep(self.method.memory(), entry).save(self.folder, step.index)
         self.fabric.barrier()
         return entry
 
-    def prepare(self, step: Step) -> Lesson:
-        """Set a step up: the student so far becomes the teacher, the classifier grows, the method's parts begin."""
+    def prepare(self, step: Step) -> StepRun:
+        """Prepare a step: the student becomes the teacher, the classifier grows, the method's parts begin."""
         teacher = None
         if step.index > 0:
             teacher = copy.deepcopy(self.student).eval().requires_grad_(False).to(self.fabric.device)
-            torch.manual_seed(seed_from(self.seed, "head", step.index))
+            torch.manual_seed(seed_from(self.config.seed, "head", step.index))
             self.student.classifier.grow(len(step.new))
-        own = self.curriculum.training_images(step, self.schedule.crop_size, keep_old=self.method.keeps_data)
+        own = self.curriculum.training_images(step, self.config.data.crop_size, keep_old=self.method.keeps_data)
         self.student = self._synchronised(self.student).to(self.fabric.device).train()
-        self.student.requires_grad_(True)  # what an earlier step froze is this step's to decide anew
+        self.student.requires_grad_(True)  # what an earlier step froze, this step may train
         context = Context(
             step,
             self.student,
             teacher,
             batches=lambda: self.batches(step, TrainingSet(own), epochs=1),
-            library=Library(self.curriculum, self.schedule.crop_size),
-            stable_curvature=self.schedule.stable_curvature(step),
-            seed=seed_from(self.seed, "method", step.index),
+            library=Library(self.curriculum, self.config.data.crop_size),
+            stable_curvature=self.config.optim.stable_curvature(step.index),
+            seed=seed_from(self.config.seed, "method", step.index),
             say=self.journal.say,
         )
         self.method.begin(context)
         images = TrainingSet(own, self.method.replay(context))
-        model, optimizer = self.fabric.setup(self.student, self.schedule.optimizer(self.student.parameters()))
-        return Lesson(context, images, self.addresses(step, images, self.schedule.epochs), model, optimizer)
+        uses_stages = self.method.needs_stages and teacher is not None
+        freeze_unused(self.student, self.config.data.crop_size, with_stages=uses_stages)
+        model, optimizer = self.fabric.setup(self.student, build_optimizer(self.student, self.config.optim))
+        return StepRun(context, images, self.addresses(step, images, self.config.optim.epochs), model, optimizer)
 
-    def _learn(self, lesson: Lesson) -> None:
-        start = self._resume(lesson)
-        self.journal.begin_step(lesson.step.index, lesson.iterations, lesson.per_epoch, start)
-        batches = self.batches(lesson.step, lesson.images, self.schedule.epochs, start)
+    def _train(self, run: StepRun) -> None:
+        start = self._resume(run)
+        self.journal.begin_step(run.step.index, run.iterations, run.per_epoch, start)
+        batches = self.batches(run.step, run.images, self.config.optim.epochs, start)
         for iteration, batch in enumerate(batches, start):
-            terms = self.train_on(lesson, batch, iteration)
-            self._record(lesson, terms, done=iteration + 1)
+            terms = self.train_on(run, batch, iteration)
+            self._record(run, terms, done=iteration + 1)
         self.journal.end_step()
-        self._agree_on_statistics()
-        self.method.end(lesson.context)
+        self._share_statistics()
+        self.method.end(run.context)
 
-    def _agree_on_statistics(self) -> None:
-        """Each process has watched its own share of the last batches; one model goes on, that of the first."""
+    def _share_statistics(self) -> None:
+        """Give all processes the batch-normalisation statistics of the first; each has its own, of its own batches."""
         if self.fabric.world_size > 1:
             for buffer in self.student.buffers():
                 torch.distributed.broadcast(buffer, src=0)
 
-    def train_on(self, lesson: Lesson, batch: Batch, iteration: int) -> dict[str, Tensor]:
-        """One iteration: both networks look, the method speaks, the optimizer moves."""
-        step, teacher = lesson.step, lesson.context.teacher
-        torch.manual_seed(seed_from(self.seed, step.index, iteration, self.fabric.global_rank))
-        for group in lesson.optimizer.param_groups:
-            group["lr"] = self.schedule.learning_rate_at(step, iteration / lesson.iterations)
+    def train_on(self, run: StepRun, batch: Batch, iteration: int) -> dict[str, Tensor]:
+        """One iteration: forward of student and teacher, losses, backward, penalties, optimizer."""
+        step, teacher = run.step, run.context.teacher
+        torch.manual_seed(seed_from(self.config.seed, step.index, iteration, self.fabric.global_rank))
+        for group in run.optimizer.param_groups:
+            group["lr"] = self.config.optim.learning_rate_at(step.index, iteration / run.iterations)
         with_stages = self.method.needs_stages
-        outputs = lesson.model(batch.images, with_stages=with_stages)
-        taught = None
+        outputs = run.model(batch.images, with_stages=with_stages)
+        teacher_outputs = None
         if teacher is not None and self.method.needs_teacher:
             with torch.no_grad(), self.fabric.autocast():
-                taught = in_float32(teacher(batch.images, with_stages=with_stages))
-        view = self.method.view(batch, outputs, taught, step)
+                teacher_outputs = in_float32(teacher(batch.images, with_stages=with_stages))
+        view = self.method.view(batch, outputs, teacher_outputs, step)
         terms = self.method.losses(view)
         self.fabric.backward(torch.stack(list(terms.values())).sum())
         self.method.observe(view, self.student)
         terms |= self.method.add_penalty_gradients(self.student)
-        lesson.optimizer.step()
-        lesson.optimizer.zero_grad()
+        run.optimizer.step()
+        run.optimizer.zero_grad()
         return terms
 
     def _synchronised(self, student: Segmenter) -> Segmenter:
@@ -230,9 +197,9 @@ class Trainer:
         own, replayed = images.shares
         return BatchAddresses(
             images=own,
-            batch_size=self.schedule.batch_size,
+            batch_size=self.config.optim.batch_size,
             epochs=epochs,
-            seed=seed_from(self.seed, "batches", step.index),
+            seed=seed_from(self.config.seed, "batches", step.index),
             replayed=replayed,
             alternate=images.replay is not None and images.replay.alternate,
             start=start,
@@ -243,85 +210,85 @@ class Trainer:
     def batches(self, step: Step, images: TrainingSet, epochs: int, start: int = 0) -> Iterator[Batch]:
         """The step's batches on the device."""
         addresses = self.addresses(step, images, epochs, start)
-        loader = training_loader(images, addresses, self.habits.workers, self.fabric.device.type == "cuda")
+        loader = training_loader(images, addresses, loading_processes(self.config), self.fabric.device.type == "cuda")
         yield from (batch.to(self.fabric.device) for batch in loader)
 
-    def _record(self, lesson: Lesson, terms: Mapping[str, Tensor], done: int) -> None:
-        """After an iteration: every so often a log line, the progress shown, every so often a checkpoint."""
-        last = done == lesson.iterations
-        saves = done % (self.habits.checkpoint_every or lesson.per_epoch) == 0 and not last
-        if saves or last or done % self.habits.log_every == 0:
+    def _record(self, run: StepRun, terms: Mapping[str, Tensor], done: int) -> None:
+        """After an iteration: show the progress, and every so often write a log line and a checkpoint."""
+        engine = self.config.engine
+        last = done == run.iterations
+        saves = done % (engine.checkpoint_every or run.per_epoch) == 0 and not last
+        if saves or last or done % engine.log_every == 0:
             values = self._global_means(terms)
-            self._require_finite(lesson, values, done)
-            values["learning_rate"] = lesson.optimizer.param_groups[0]["lr"]
-            if last or done % self.habits.log_every == 0:
-                self.journal.log(lesson.name, done, -(-done // lesson.per_epoch), values)
+            self._require_finite(run, values, done)
+            values["learning_rate"] = run.optimizer.param_groups[0]["lr"]
+            if last or done % engine.log_every == 0:
+                self.journal.log(run.name, done, -(-done // run.per_epoch), values)
         self.journal.advance(done)
         if saves:
-            self._save_progress(lesson, done)
+            self._save_checkpoint(run, done)
 
     def _global_means(self, terms: Mapping[str, Tensor]) -> dict[str, float]:
-        """The loss terms of the whole batch: all processes see the same, so all go on or all stop."""
+        """The loss terms of the whole batch, the same in all processes, so that all continue or all stop."""
         stacked = torch.stack([value.detach().float() for value in terms.values()])
         means = cast(Tensor, self.fabric.all_reduce(stacked, reduce_op="mean"))
         return dict(zip(terms, means.tolist(), strict=True))
 
-    def _require_finite(self, lesson: Lesson, values: Mapping[str, float], done: int) -> None:
-        if not all(map(math.isfinite, values.values())):
-            rate = "learning-rate" if lesson.step.index == 0 else "incremental-learning-rate"
-            added = {name: abs(value) for name, value in values.items() if name != "segmentation"}
-            weight = f", or a smaller weight of {max(added, key=lambda n: _or_infinite(added[n]))}," if added else ""
-            raise TrainingError(
-                f"the loss is no longer finite at {lesson.name}, iteration {done} ({values}); "
-                f"a lower --optim.{rate}{weight} usually helps (with another --out)."
-            )
+    def _require_finite(self, run: StepRun, values: Mapping[str, float], done: int) -> None:
+        if all(map(math.isfinite, values.values())):
+            return
+        rate = "learning-rate" if run.step.index == 0 else "incremental-learning-rate"
+        sizes = {name: math.inf if math.isnan(value) else abs(value) for name, value in values.items()}
+        added = [name for name in sizes if name != "segmentation"]
+        weight = f", or a smaller weight of {max(added, key=sizes.__getitem__)}," if added else ""
+        raise TrainingError(
+            f"the loss is no longer finite at {run.name}, iteration {done} ({values}); "
+            f"a lower --optim.{rate}{weight} usually helps (with another --out)."
+        )
 
-    def _save_progress(self, lesson: Lesson, done: int) -> None:
+    def _save_checkpoint(self, run: StepRun, done: int) -> None:
         if self.fabric.is_global_zero:
-            optimizer, memory = lesson.optimizer.state_dict(), self.method.memory()
-            self.folder.save_progress(Progress(lesson.step.index, done, self.student.state_dict(), optimizer, memory))
+            optimizer, memory = run.optimizer.state_dict(), self.method.memory()
+            Checkpoint(run.step.index, done, self.student.state_dict(), optimizer, memory).save(self.folder)
         self.fabric.barrier()
 
-    def _resume(self, lesson: Lesson) -> int:
-        """Take up a checkpoint of this step, if there is one; returns the iteration to go on with."""
-        progress = self.folder.load_progress(lesson.step.index)
-        if progress is None:
+    def _resume(self, run: StepRun) -> int:
+        """Load the checkpoint of this step, if there is one; returns the iteration to continue with."""
+        checkpoint = Checkpoint.load(self.folder, run.step.index)
+        if checkpoint is None:
             return 0
-        self.student.load_state_dict(progress.model)
-        lesson.optimizer.optimizer.load_state_dict(progress.optimizer)
-        self._remember(progress.memory)
-        self.journal.say(f"resuming {lesson.name} at iteration {progress.iteration}")
-        return progress.iteration
+        self.student.load_state_dict(checkpoint.model)
+        run.optimizer.optimizer.load_state_dict(checkpoint.optimizer)
+        self._load_memory(checkpoint.memory)
+        self.journal.say(f"resuming {run.name} at iteration {checkpoint.iteration}")
+        return checkpoint.iteration
 
-    def _remember(self, memory: Mapping[str, Tensor]) -> None:
+    def _load_memory(self, memory: Mapping[str, Tensor]) -> None:
         self.method.load_memory({key: value.to(self.fabric.device) for key, value in memory.items()})
 
     def _score(self, step: Step, images: int) -> dict[str, Any]:
-        """Score the student on all processes together, keep the model and a few pictures."""
+        """Score the student on all processes together; save the model and a few pictures."""
         rank, world_size, device = self.fabric.global_rank, self.fabric.world_size, self.fabric.device
-        confusion = torch.zeros(step.num_classes, step.num_classes, dtype=torch.int64, device=device)
-        for scored in self.curriculum.scored_images(step):
-            loader = scoring_loader(scored, self.habits.score_batch_size, self.habits.workers, rank, world_size)
-            confusion += score(self.student, loader, scored.judged_as(step.num_classes), device)
+        confusion = score_step(self.student, self.curriculum, step, self.config, device, rank, world_size)
         confusion = cast(Tensor, self.fabric.all_reduce(confusion, reduce_op="sum"))
         classes = self.curriculum.classes[: step.num_classes]
         entry = step_entry(step, classes, images, confusion.cpu())
         if not (self.first_step_given and step.index == 0):
-            self.history = [*self.history, self._record_of(step, entry)]
+            self.history = [*self.history, self._history_of(step, entry)]
         if self.fabric.is_global_zero:
             save_model(self.student, classes, self.folder.model(step.index), self.history)
-            names, pictured = self.curriculum.pictured_images(step, self.habits.pictures)
-            save_pictures(self.student, names, pictured, self.folder.step(step.index) / "predictions", device)
+            names, pictured = self.curriculum.pictured_images(step, self.config.engine.pictures)
+            save_pictures(self.student, names, pictured, self.folder.predictions(step.index), device)
         self.journal.score(step.index, entry["miou"])
-        self.journal.show_pictures(step.index, self.folder.step(step.index) / "predictions")
+        self.journal.show_pictures(step.index, self.folder.predictions(step.index))
         return entry
 
-    def _record_of(self, step: Step, entry: Mapping[str, Any]) -> Record:
+    def _history_of(self, step: Step, entry: Mapping[str, Any]) -> StepHistory:
         scored = sum(len(images) for images in self.curriculum.scored_images(step))
-        facts = {**asdict(self.schedule), "data": self.curriculum.source.name, "validation_images": scored}
-        return history_record(self.header, entry, facts)
-
-
-def _or_infinite(value: float) -> float:
-    """A value that can be compared: nan is neither more nor less than another."""
-    return math.inf if math.isnan(value) else value
+        facts = {
+            **self.config.optim.model_dump(),
+            "crop_size": self.config.data.crop_size,
+            "data": self.curriculum.source.name,
+            "validation_images": scored,
+        }
+        return step_history(self.header, entry, facts)

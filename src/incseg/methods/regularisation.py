@@ -36,8 +36,8 @@ class ImportancePenalty(Penalty):
     weight: float = 500.0
 
     @abstractmethod
-    def importance(self, name: str) -> Tensor:
-        """Ω of a parameter, from what was gathered up to the end of the step before."""
+    def importance(self, name: str, parameter: Tensor) -> Tensor:
+        """Ω of a parameter, from what was gathered up to the end of the step before; zero if it has had no gradient."""
 
     def begin(self, context: Context) -> None:
         """Fix θ* and Ω for the step; there is nothing to keep at step 0."""
@@ -46,7 +46,7 @@ class ImportancePenalty(Penalty):
         largest = FIRMEST * context.stable_curvature / (2 * self.weight) if self.weight else math.inf
         for name, parameter in context.teacher.own_parameters():
             self.memory[f"before/{name}"] = parameter.detach().clone()
-            self.memory[f"importance/{name}"] = self.importance(name).clamp(max=largest)
+            self.memory[f"importance/{name}"] = self.importance(name, parameter).clamp(max=largest)
 
     def penalty(self, student: Segmenter) -> Tensor:
         """Over the parameters that existed before; the new head is free."""
@@ -72,9 +72,9 @@ class ImportancePenalty(Penalty):
 class ElasticWeights(ImportancePenalty):
     """Ω = F."""
 
-    def importance(self, name: str) -> Tensor:
+    def importance(self, name: str, parameter: Tensor) -> Tensor:
         """The Fisher information."""
-        return losses.min_max(self.memory[f"fisher/{name}"])
+        return losses.min_max(self.remembered("fisher", name, parameter))
 
     def observe(self, view: View, student: Segmenter) -> None:  # noqa: ARG002
         """Gather F."""
@@ -85,9 +85,9 @@ class ElasticWeights(ImportancePenalty):
 class PathIntegral(ImportancePenalty):
     """Ω = Σ over steps of ``relu(ω / ((θ−θ_start)² + 1e-20))``, ω the loss a parameter's moves have saved."""
 
-    def importance(self, name: str) -> Tensor:
+    def importance(self, name: str, parameter: Tensor) -> Tensor:
         """The accumulated score."""
-        return losses.min_max(self.memory[f"score/{name}"])
+        return losses.min_max(self.remembered("score", name, parameter))
 
     def begin(self, context: Context) -> None:
         """Begin a new path."""
@@ -120,9 +120,10 @@ class RiemannianWalk(ImportancePenalty):
     every: int = 10
     """Iterations between two looks at the path."""
 
-    def importance(self, name: str) -> Tensor:
+    def importance(self, name: str, parameter: Tensor) -> Tensor:
         """Fisher information and path together."""
-        return losses.min_max(self.memory[f"fisher/{name}"]) + losses.min_max(self.memory[f"score/{name}"])
+        fisher, score = (self.remembered(kind, name, parameter) for kind in ("fisher", "score"))
+        return losses.min_max(fisher) + losses.min_max(score)
 
     def begin(self, context: Context) -> None:
         """Begin a new path."""

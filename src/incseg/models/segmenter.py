@@ -6,11 +6,11 @@ from typing import Any, Literal
 import segmentation_models_pytorch as smp
 import timm
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from incseg.batch import Outputs, upsample
+from incseg.config import Network
 from incseg.errors import InputError, closest
 from incseg.models.heads import GrowingClassifier
 from incseg.models.torchvision_models import torchvision_network
@@ -19,25 +19,23 @@ STRIDE = 32  # encoders halve the image five times; sizes are padded to a multip
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-class Architecture(BaseModel):
-    """What is needed to build a segmenter again: written into every saved model."""
+class Architecture(Network):
+    """All that is needed to build a segmenter again: written into every saved model.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    Beyond what a run's settings choose, it says how models imported from elsewhere differ from ours.
+    """
 
-    encoder: str = "resnet101"
-    """Name of an smp or timm encoder."""
-    decoder: str = "deeplabv3"
-    """Name of an smp decoder."""
-    output_stride: int = 16
-    """How much coarser than the image the embedding is (deeplabv3 and deeplabv3plus: 8 or 16)."""
-    decoder_options: dict[str, Any] = Field(default_factory=dict)
-    """Further arguments of the smp decoder."""
     library: Literal["smp", "torchvision"] = "smp"
-    """Who builds it; torchvision's models come in through an adapter only."""
+    """Which library builds it."""
     classifier_kernel: int = 1
     """Side of the classifier's convolutions."""
     align_corners: bool = False
     """How logits are brought to the size of the image: smp's own models align the corners."""
+
+    @classmethod
+    def of(cls, network: Network) -> "Architecture":
+        """The network that a run's settings choose."""
+        return cls(**network.model_dump(include=set(Network.model_fields)))
 
 
 class Segmenter(nn.Module):

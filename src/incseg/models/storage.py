@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -14,8 +14,9 @@ from torch import Tensor
 from incseg.errors import InputError
 from incseg.files import replacing
 from incseg.models.segmenter import Architecture, Segmenter
+from incseg.run_folder import model_file
 
-Record = Mapping[str, Any]  # what a model knows of one step of its past; see engine/results.py
+StepHistory = Mapping[str, Any]  # classes, method, data, settings and scores of one step that a model has learnt
 
 
 @dataclass(frozen=True)
@@ -25,11 +26,47 @@ class Description:
     architecture: Architecture
     head_sizes: list[int]
     classes: tuple[str, ...]
-    history: list[Record] = field(default_factory=list)
-    """One record per step learnt, oldest first; empty for a model trained elsewhere."""
+    history: list[StepHistory] = field(default_factory=list)
+    """One entry per step learnt, oldest first; empty for a model trained elsewhere."""
 
 
-def save_model(segmenter: Segmenter, classes: Sequence[str], path: Path, history: Sequence[Record] = ()) -> None:
+@dataclass(frozen=True)
+class TrainedModel:
+    """A segmenter with the names of its classes and its history."""
+
+    segmenter: Segmenter
+    classes: tuple[str, ...]
+    """By channel, background first."""
+    history: Sequence[StepHistory] = ()
+    """One entry per step learnt, oldest first; empty for a model trained elsewhere."""
+    path: Path | None = None
+    """The file it was read from."""
+
+    @classmethod
+    def open(cls, path: str | Path, step: int | None = None, device: str = "auto") -> Self:
+        """Load a model.
+
+        Args:
+            path: the folder of a run (its last finished step), a ``step-K`` folder, or a ``.safetensors`` file.
+            step: which step of a run, instead of the last.
+            device: "cpu", "cuda", "cuda:1", "mps", or "auto" for a GPU if there is one.
+        """
+        file = model_file(Path(path), step)
+        segmenter, classes = load_model(file, choose_device(device))
+        return cls(segmenter, classes, describe_model(file).history, file)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.segmenter.mean.device
+
+    def save(self, path: str | Path) -> Path:
+        """Write the model as one file; returns its path."""
+        save_model(self.segmenter, self.classes, Path(path), self.history)
+        return Path(path)
+
+
+def save_model(segmenter: Segmenter, classes: Sequence[str], path: Path, history: Sequence[StepHistory] = ()) -> None:
     """Write weights, architecture, head sizes, class names and history; a reader never sees half a file."""
     description = {
         "architecture": segmenter.architecture.model_dump(mode="json"),
@@ -53,6 +90,18 @@ def load_model(path: Path, device: torch.device | str = "cpu") -> tuple[Segmente
     segmenter = Segmenter(description.architecture, description.head_sizes)
     segmenter.load_state_dict(state)
     return segmenter.eval().to(device), description.classes
+
+
+def choose_device(name: str) -> torch.device:
+    """Where to compute; "auto" takes a GPU if there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+        return torch.device(name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"this machine cannot compute on '{name}' ({reason}): use auto, cpu, cuda or mps.") from None
 
 
 def _read(path: Path, *, weights: bool = True) -> tuple[Description, dict[str, Tensor]]:

@@ -80,7 +80,7 @@ class PlannedRun:
     @property
     def has_first_step(self) -> bool:
         """Whether there is a step 0 to share."""
-        return (RunFolder(self.folder).step(0) / "scores.json").exists()
+        return RunFolder(self.folder).is_finished(0)
 
     @property
     def is_done(self) -> bool:

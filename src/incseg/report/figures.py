@@ -157,7 +157,7 @@ def loss_curves(run: Run, most: int = 240) -> dict[str, list[Point]]:
 
 def _entries(run: Run) -> Iterator[dict[str, Any]]:
     """The lines of the log; one that a crash cut short is left out."""
-    path = run.folder / "metrics.jsonl"
+    path = run.files.metrics
     if path.is_file():
         for line in path.read_text(encoding="utf-8").splitlines():
             if line.endswith("}"):

@@ -115,8 +115,8 @@ def _mistakes(entry: Mapping[str, Any], classes: Sequence[str]) -> list[tuple[st
 
 
 def _configuration(run: Run) -> str:
-    config = run.folder / "config.yaml"
-    return config.read_text(encoding="utf-8") if config.is_file() else "config.yaml is missing"
+    config = run.files.config
+    return config.read_text(encoding="utf-8") if config.is_file() else f"{config.name} is missing"
 
 
 def _environment(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
