@@ -4,8 +4,8 @@ import torch
 import reference
 from incseg import methods
 from incseg.batch import Batch, Outputs, View
-from incseg.methods.mib import UnbiasedDistillation
-from incseg.methods.sdr import LatentStructure, PrototypeMatching
+from incseg.methods.latent_space import LatentStructure, PrototypeMatching
+from incseg.methods.unbiased import UnbiasedDistillation
 from incseg.models import Architecture, Segmenter
 from incseg.protocol import Step, steps
 

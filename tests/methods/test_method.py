@@ -13,8 +13,8 @@ from incseg import methods
 from incseg.batch import Batch, Outputs, View
 from incseg.errors import InputError
 from incseg.loading.replay import Replay
-from incseg.methods import Context, Distillation, Method, Part, Penalty, Segmentation
-from incseg.methods.ucd import ContrastiveDistillation
+from incseg.methods import Context, Distillation, Method, MethodSum, Part, Penalty, Segmentation
+from incseg.methods.contrast import ContrastiveDistillation
 from incseg.models import Architecture, Segmenter
 from incseg.protocol import Step, steps
 
@@ -32,7 +32,7 @@ def view_of(step: Step, *, taught: bool = True) -> tuple[Batch, Outputs, Outputs
 
 
 def test_a_sum_reads_like_the_objective() -> None:
-    assert names((methods.mib() + methods.ucd()).resolved()) == names(methods.parse("mib+ucd"))
+    assert names((methods.mib() + methods.ucd()).resolve()) == names(methods.parse("mib+ucd"))
     assert names(methods.parse("mib+ucd")) == [
         "UnbiasedCrossEntropy", "UnbiasedDistillation", "BalancedInitialisation", "ContrastiveDistillation",
     ]  # fmt: skip
@@ -61,7 +61,7 @@ def test_two_rivals_for_a_slot_are_refused_with_both_names() -> None:
     rival = Rival()
     rival.origin = "rival"
     with pytest.raises(InputError, match=r"'mib' and 'rival' .*UnbiasedDistillation and Rival") as caught:
-        (methods.mib() + Method("rival", (rival,))).resolved()
+        (methods.mib() + MethodSum("rival", (rival,))).resolve()
     assert "\n" not in str(caught.value)
 
 
@@ -79,14 +79,14 @@ class OtherMemory(OneMemory):
 def test_two_memories_are_refused() -> None:
     one, other = OneMemory(), OtherMemory()
     one.origin, other.origin = "kept", "found"
-    assert (methods.ft() + Method("kept", (one,))).resolved().replays
+    assert (methods.ft() + MethodSum("kept", (one,))).resolve().replays
     with pytest.raises(InputError, match=r"'kept' and 'found' cannot be summed: both replay images"):
-        (methods.ft() + Method("kept", (one,)) + Method("found", (other,))).resolved()
+        (methods.ft() + MethodSum("kept", (one,)) + MethodSum("found", (other,))).resolve()
 
 
 def test_resolving_is_associative_because_it_happens_once() -> None:
     a, b, c = methods.ft(), methods.ucd(), methods.mib()
-    assert names(((a + b) + c).resolved()) == names((a + (b + c)).resolved())
+    assert names(((a + b) + c).resolve()) == names((a + (b + c)).resolve())
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_sums_that_make_no_sense(text: str, message: str) -> None:
 
 def test_a_method_without_a_segmentation_loss_is_refused() -> None:
     with pytest.raises(InputError, match="no segmentation loss"):
-        Method("odd", (Part(),)).resolved()
+        MethodSum("odd", (Part(),)).resolve()
 
 
 def test_settings_reach_the_parts_and_are_checked() -> None:
@@ -223,12 +223,12 @@ def test_every_registered_method_says_what_it_is() -> None:
     for entry in methods.describe_methods():
         assert entry.summary
         assert entry.paper
-        entry.build().resolved()
+        entry.build().resolve()
     needs = {entry.name: entry.needs for entry in methods.describe_methods()}
-    assert needs["ft"] == []
-    assert needs["ucd"] == ["teacher"]
-    assert needs["joint"] == ["old data"]
-    assert needs["ewc"] == ["memory"]
-    assert needs["ewf"] == []
-    assert needs["recall"] == needs["emseg"] == ["teacher", "memory", "replay images"]
-    assert needs["sdr"] == ["teacher", "memory"]
+    assert needs["ft"] == ()
+    assert needs["ucd"] == ("teacher",)
+    assert needs["joint"] == ("old data",)
+    assert needs["ewc"] == ("memory",)
+    assert needs["ewf"] == ()
+    assert needs["recall"] == needs["emseg"] == ("teacher", "memory", "replay images")
+    assert needs["sdr"] == ("teacher", "memory")
