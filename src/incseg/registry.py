@@ -43,7 +43,8 @@ class Registry(Generic[Item]):
 
     def __init__(self, kind: str, package: str, advice: str = "") -> None:
         self.kind, self.package, self.advice = kind, package, advice
-        self._items: dict[str, tuple[Item, str]] = {}  # by name: the item and where it is defined
+        self._items: dict[str, Item] = {}
+        self._origins: dict[str, str] = {}  # by name: where the item is defined
         self._broken: dict[str, str] = {}  # by the name of the entry point: why it cannot be loaded
         self._is_loaded = False
 
@@ -55,15 +56,15 @@ class Registry(Generic[Item]):
         if not definition.__module__.startswith(f"{self.package}."):
             import_modules(self.package)  # so that a plugin, and not a built-in, is blamed for taking a name
         origin = _origin(definition)
-        _, known = self._items.get(item.name, (item, origin))
+        known = self._origins.setdefault(item.name, origin)
         if known != origin:
             raise InputError(f"two {self.kind}s are called '{item.name}': one in {known}, one in {origin}; rename one.")
-        self._items[item.name] = (item, origin)
+        self._items[item.name] = item
 
     def all(self) -> list[Item]:
         """Every item that can be loaded, by name."""
         self._load()
-        return [self._items[name][0] for name in sorted(self._items)]
+        return [self._items[name] for name in sorted(self._items)]
 
     def names(self) -> list[str]:
         """The names of all items."""
@@ -73,7 +74,7 @@ class Registry(Generic[Item]):
         """The item of a name; ``text`` is what the person wrote, if the name is a piece of it."""
         names = self.names()
         if name in self._items:
-            return self._items[name][0]
+            return self._items[name]
         if name in self._broken:
             raise InputError(f"the {self.kind} '{name}' is not available: {self._broken[name]}.")
         written = f"'{name}' in '{text}'" if text not in ("", name) else f"'{name}'"

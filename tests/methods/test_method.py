@@ -1,8 +1,10 @@
 """Methods as sums of parts: who fills a slot, what is refused, what a part sees."""
 
 import math
+import pkgutil
 import re
 from dataclasses import dataclass
+from types import ModuleType
 from typing import ClassVar
 
 import pytest
@@ -82,6 +84,39 @@ def test_two_memories_are_refused() -> None:
     assert (methods.ft() + MethodSum("kept", (one,))).resolve().replays
     with pytest.raises(InputError, match=r"'kept' and 'found' cannot be summed: both replay images"):
         (methods.ft() + MethodSum("kept", (one,)) + MethodSum("found", (other,))).resolve()
+
+
+@pytest.mark.parametrize(
+    ("text", "loss"),
+    [
+        ("sdr+ucd", "UnbiasedCrossEntropy"),  # neither specialises the other: the first named
+        ("ucd+sdr", "ExtendedMapCrossEntropy"),
+        ("ewf+sdr", "UnbiasedCrossEntropy"),  # the more specialised, although named last
+        ("ewf+ucd+sdr", "ExtendedMapCrossEntropy"),
+        ("sdr+ucd+mib", "UnbiasedCrossEntropy"),
+    ],
+)
+def test_of_several_defaults_the_more_specialised_or_the_first_named_is_used(text: str, loss: str) -> None:
+    found = [type(part).__name__ for part in methods.parse(text).parts if isinstance(part, Segmentation)]
+    assert found == [loss]
+
+
+def test_only_a_resolved_method_can_be_trained() -> None:
+    total = methods.mib() + methods.ucd()
+    assert not isinstance(total, Method)
+    assert not hasattr(total, "losses")
+    assert not hasattr(total.resolve(), "resolve")
+
+
+def test_every_built_in_method_is_an_explicit_attribute_and_no_module() -> None:
+    for entry in methods.describe_methods():
+        name = entry.build.__name__
+        found = getattr(methods, name)
+        assert found is entry.build, name
+        assert name in methods.__all__
+    for module in pkgutil.iter_modules(methods.__path__):
+        assert module.name not in methods.__all__
+        assert isinstance(getattr(methods, module.name), ModuleType), f"{module.name} is hidden by another object"
 
 
 def test_resolving_is_associative_because_it_happens_once() -> None:

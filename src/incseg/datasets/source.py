@@ -12,7 +12,7 @@ from incseg.errors import InputError
 from incseg.protocol import IGNORE
 from incseg.registry import Registry
 
-# How the images of a dataset are shared out in the disjoint setting; see data/steps.py.
+# How the images of a dataset are shared out in the disjoint setting; see curriculum/rules.py.
 Disjoint = Literal["plain", "balanced"]
 
 
