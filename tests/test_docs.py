@@ -50,7 +50,7 @@ def test_the_examples_of_the_library_run(
     assert (tmp_path / "overlay.png").is_file()
     assert (tmp_path / "runs" / "api" / "result.json").is_file()
     assert names["student"].grad is not None
-    assert [type(part) for part in names["method"].resolved().parts] == [type(part) for part in names["same"].parts]
+    assert [type(part) for part in names["method"].resolve().parts] == [type(part) for part in names["same"].parts]
     assert names["intersection_over_union"](names["counts"]) == [0.5, 0.5]
 
 

@@ -1,10 +1,141 @@
-"""Finding what a package offers: its modules register themselves when imported."""
+"""What can be chosen by name: built in, from other installed packages, or from a single file.
+
+A method or a dataset registers itself by its decorator, when its module is imported. Which modules those are:
+
+- every module of ``incseg.methods`` and ``incseg.datasets``;
+- those that installed packages name as entry points of the groups ``incseg.methods`` and ``incseg.datasets``;
+- files given to :func:`load_plugin`, which is what ``--plugin my_file.py`` does.
+"""
 
 import importlib
+import importlib.util
+import inspect
 import pkgutil
+import sys
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from incseg.console import Console
+from incseg.errors import InputError, closest
+
+
+class Named(Protocol):
+    """Anything with a name."""
+
+    @property
+    def name(self) -> str:
+        """How a person chooses it."""
+
+
+Item = TypeVar("Item", bound=Named)
+
+
+class Registry(Generic[Item]):
+    """All items of one kind by name; modules are only imported when somebody asks.
+
+    Args:
+        kind: what an item is called in messages, such as "method".
+        package: the package of the built-in ones, and the entry point group of others.
+        advice: added to the list of names in the message about an unknown one.
+    """
+
+    def __init__(self, kind: str, package: str, advice: str = "") -> None:
+        self.kind, self.package, self.advice = kind, package, advice
+        self._items: dict[str, Item] = {}
+        self._origins: dict[str, str] = {}  # by name: where the item is defined
+        self._broken: dict[str, str] = {}  # by the name of the entry point: why it cannot be loaded
+        self._is_loaded = False
+
+    def add(self, item: Item, definition: Callable[..., object]) -> None:
+        """Register an item under its name; ``definition`` is the decorated function.
+
+        Running the same definition again replaces the item; another definition under the same name is refused.
+        """
+        if not definition.__module__.startswith(f"{self.package}."):
+            import_modules(self.package)  # so that a plugin, and not a built-in, is blamed for taking a name
+        origin = _origin(definition)
+        known = self._origins.setdefault(item.name, origin)
+        if known != origin:
+            raise InputError(f"two {self.kind}s are called '{item.name}': one in {known}, one in {origin}; rename one.")
+        self._items[item.name] = item
+
+    def all(self) -> list[Item]:
+        """Every item that can be loaded, by name."""
+        self._load()
+        return [self._items[name] for name in sorted(self._items)]
+
+    def names(self) -> list[str]:
+        """The names of all items."""
+        return [item.name for item in self.all()]
+
+    def find(self, name: str, text: str = "") -> Item:
+        """The item of a name; ``text`` is what the person wrote, if the name is a piece of it."""
+        names = self.names()
+        if name in self._items:
+            return self._items[name]
+        if name in self._broken:
+            raise InputError(f"the {self.kind} '{name}' is not available: {self._broken[name]}.")
+        written = f"'{name}' in '{text}'" if text not in ("", name) else f"'{name}'"
+        broken = "".join(f" Note that {reason}." for reason in self._broken.values())
+        raise InputError(
+            f"{written} is not a {self.kind}: choose from {', '.join(names)}{self.advice}."
+            f"{closest(name, names)}{broken}"
+        )
+
+    def _load(self) -> None:
+        if self._is_loaded:
+            return
+        import_modules(self.package)
+        self._is_loaded = True  # already here: a plugin may ask for other items while it is imported
+        for point in sorted(entry_points(group=self.package), key=lambda point: point.name):
+            self._load_entry_point(point)
+
+    def _load_entry_point(self, point: EntryPoint) -> None:
+        """Import what an entry point names; if that fails, say so and go on with the others."""
+        try:
+            point.load()
+        except (Exception, SystemExit) as error:  # it runs code of others, which may raise anything
+            package = f" of {point.dist.name}" if point.dist else ""
+            reason = f"the plugin '{point.name}'{package} ({point.value}) cannot be loaded: {_in_one_line(error)}"
+            self._broken[point.name] = reason
+            Console(stderr=True).say(f"{reason}; it is left out.")
 
 
 def import_modules(package: str) -> None:
-    """Import every module of a package; a file dropped into it is thereby found, without a list to keep."""
+    """Import every module of a package; a file added to it is thereby found, without a list to maintain."""
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
         importlib.import_module(f"{package}.{module.name}")
+
+
+def load_plugin(path: Path) -> None:
+    """Import a single Python file, whose decorators register methods or datasets."""
+    path = path.expanduser().resolve()
+    if not path.is_file():
+        raise InputError(f"the plugin {path} is not a file: give the path of a Python file.")
+    if path.suffix != ".py" or "." in path.stem:
+        raise InputError(f"the plugin {path} is not a Python file: its name must be like my_file.py.")
+    # The module is named after its file and its folder is on the path, so that worker processes can import it too.
+    name = path.stem
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    importlib.invalidate_caches()
+    found = importlib.util.find_spec(name)
+    if found is None or found.origin is None or Path(found.origin).resolve() != path:
+        raise InputError(f"the plugin {path} has the name of another Python module, '{name}': rename it.")
+    try:
+        importlib.import_module(name)
+    except (Exception, SystemExit) as error:  # it runs code of others, which may raise anything
+        raise InputError(f"the plugin {path} cannot be loaded: {_in_one_line(error)}.") from error
+
+
+def _origin(definition: Callable[..., Any]) -> str:
+    """Where a function is defined, for messages."""
+    code = getattr(inspect.unwrap(definition), "__code__", None)
+    return f"{code.co_filename} (line {code.co_firstlineno})" if code else f"{definition.__module__}"
+
+
+def _in_one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split()).rstrip(".")
+    return text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"

@@ -16,7 +16,7 @@ from incseg import cli
 from incseg.datasets import dataset_entry, open_source
 from incseg.datasets import prepare as datasets
 from incseg.datasets.archives import Archive, Progress
-from incseg.datasets.source import _DATASETS
+from incseg.datasets.source import DATASETS
 from incseg.errors import InputError
 from incseg.images import index_image
 from samples import write_ade20k, write_cityscapes
@@ -102,7 +102,7 @@ def test_ade20k_from_the_command_line(
 ) -> None:
     write_ade20k(tmp_path / "made" / "ADEChallengeData2016", {"a": [0, 1], "b": [2]}, {"c": [3]})
     monkeypatch.setattr(datasets, "ADE20K", offer(web, packed(tmp_path / "made", "ADEChallengeData2016.zip")))
-    monkeypatch.setitem(_DATASETS, "ade20k", replace(dataset_entry("ade20k"), published_images=(2, 1)))
+    monkeypatch.setitem(DATASETS._items, "ade20k", replace(dataset_entry("ade20k"), published_images=(2, 1)))
     web.breaks_after = 700
     assert cli.main(["data", "prepare", "ade20k", "--root", str(tmp_path / "root")]) == 0
     shown = capsys.readouterr()

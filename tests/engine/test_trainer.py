@@ -19,7 +19,8 @@ from incseg.engine.rescore import rescore
 from incseg.engine.trainer import Trainer
 from incseg.errors import InputError, TrainingError
 from incseg.loading.batches import ScoredImages, scoring_loader
-from incseg.methods import Context, Part, method_names, registry
+from incseg.methods import Context, Part, method_names, register_method
+from incseg.methods.parsing import METHODS
 from incseg.models import Architecture, Segmenter
 from incseg.models.storage import describe_model, load_model
 
@@ -119,8 +120,8 @@ class Watcher(Part):
 
 @pytest.fixture
 def watching(monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
-    registry.method("watching", "for this test", paper="–")(lambda: [Watcher()])
+    monkeypatch.setattr(METHODS, "_items", dict(METHODS._items))
+    register_method("watching", "for this test", paper="–")(lambda: [Watcher()])
     return "mib+watching"
 
 

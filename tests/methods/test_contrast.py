@@ -7,9 +7,8 @@ import reference
 from incseg import methods
 from incseg.batch import Batch, Outputs, View
 from incseg.errors import InputError
-from incseg.methods.contrast import PixelContrast, SegmentContrast, StudentContrast
-from incseg.methods.pixels import within
-from incseg.methods.ucd import ContrastiveDistillation
+from incseg.methods.contrast import ContrastiveDistillation, PixelContrast, SegmentContrast, StudentContrast
+from incseg.methods.pixels import keep_regions
 from incseg.protocol import Step, steps
 
 FIRST, SECOND = steps("2-2", 4)  # channels 1, 2 are old, 3, 4 new
@@ -26,7 +25,7 @@ LABELS = torch.tensor([0, 1, 2, 3, 4, 255])
     ],
 )
 def test_regions_of_a_step(regions: str, expected: list[int]) -> None:
-    assert within(LABELS, regions, SECOND).tolist() == expected
+    assert keep_regions(LABELS, regions, SECOND).tolist() == expected
 
 
 def test_unknown_regions_are_refused() -> None:

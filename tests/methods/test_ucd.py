@@ -6,7 +6,7 @@ import torch
 import reference
 from incseg import methods
 from incseg.batch import Batch, Outputs, View
-from incseg.methods.ucd import ContrastiveDistillation
+from incseg.methods.contrast import ContrastiveDistillation
 from incseg.protocol import steps
 
 STEP = steps("2-2", 4)[1]  # channels 1, 2 are old, 3, 4 new

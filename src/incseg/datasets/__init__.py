@@ -1,5 +1,13 @@
-"""Datasets, which images and labels a step may see, and how they become batches."""
+"""Datasets: class names, and images with masks to learn from and to be scored on."""
 
-from incseg.datasets.source import Source, Split, dataset_entry, dataset_names, describe_datasets, open_source
+from incseg.datasets.source import (
+    Source,
+    Split,
+    dataset,
+    dataset_entry,
+    dataset_names,
+    describe_datasets,
+    open_source,
+)
 
-__all__ = ["Source", "Split", "dataset_entry", "dataset_names", "describe_datasets", "open_source"]
+__all__ = ["Source", "Split", "dataset", "dataset_entry", "dataset_names", "describe_datasets", "open_source"]

@@ -8,11 +8,11 @@ from typing import Literal
 
 from torch import Tensor
 
-from incseg.errors import InputError, closest
+from incseg.errors import InputError
 from incseg.protocol import IGNORE
-from incseg.registry import import_modules
+from incseg.registry import Registry
 
-# How the images of a dataset are shared out in the disjoint setting; see data/steps.py.
+# How the images of a dataset are shared out in the disjoint setting; see curriculum/rules.py.
 Disjoint = Literal["plain", "balanced"]
 
 
@@ -122,7 +122,7 @@ class DatasetEntry:
         )
 
 
-_DATASETS: dict[str, DatasetEntry] = {}
+DATASETS = Registry[DatasetEntry]("dataset", "incseg.datasets")
 
 
 def dataset(
@@ -135,8 +135,7 @@ def dataset(
     """Register ``open(root) -> Source`` under a name. It lists files; whether they are there is checked elsewhere."""
 
     def register(opener: Opener) -> Opener:
-        assert name not in _DATASETS, f"two datasets are called '{name}'"
-        _DATASETS[name] = DatasetEntry(name, summary, opener, tasks, published_images, disjoint)
+        DATASETS.add(DatasetEntry(name, summary, opener, tasks, published_images, disjoint), opener)
         return opener
 
     return register
@@ -144,23 +143,17 @@ def dataset(
 
 def describe_datasets() -> list[DatasetEntry]:
     """Every registered dataset, by name."""
-    import_modules("incseg.datasets")
-    return [_DATASETS[name] for name in sorted(_DATASETS)]
+    return DATASETS.all()
 
 
 def dataset_names() -> list[str]:
-    """The names one may write in front of a protocol."""
-    return [entry.name for entry in describe_datasets()]
+    """The names a protocol can begin with."""
+    return DATASETS.names()
 
 
 def dataset_entry(name: str) -> DatasetEntry:
     """A dataset by name."""
-    import_modules("incseg.datasets")
-    if name not in _DATASETS:
-        raise InputError(
-            f"'{name}' is not a dataset: choose from {', '.join(sorted(_DATASETS))}.{closest(name, _DATASETS)}"
-        )
-    return _DATASETS[name]
+    return DATASETS.find(name)
 
 
 def open_source(name: str, root: Path | None) -> Source:

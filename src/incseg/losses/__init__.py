@@ -1,6 +1,6 @@
 """The mathematics: pure functions of tensors, free of engine, data and configuration."""
 
-from incseg.losses.contrastive.interface import contrastive_distillation, contrastive_distillation_global
+from incseg.losses.contrastive import contrastive_distillation, contrastive_distillation_global
 from incseg.losses.distillation import (
     feature_distillation,
     local_pod,
@@ -11,6 +11,7 @@ from incseg.losses.distillation import (
     unbiased_distillation,
 )
 from incseg.losses.importance import min_max, weighted_distance
+from incseg.losses.processes import max_over_processes, process_count, sum_over_processes
 from incseg.losses.prototypes import attraction, class_means, prototype_matching, repulsion, sparsity
 from incseg.losses.segmentation import (
     balanced_cross_entropy,
@@ -35,16 +36,19 @@ __all__ = [
     "extended_map",
     "feature_distillation",
     "local_pod",
+    "max_over_processes",
     "median_of_histogram",
     "merge_new_into_background",
     "min_max",
     "normalised_entropy",
     "output_distillation",
     "pod_distance",
+    "process_count",
     "prototype_matching",
     "repulsion",
     "sigmoid_distillation",
     "sparsity",
+    "sum_over_processes",
     "unbiased_cross_entropy",
     "unbiased_distillation",
     "weighted_distance",

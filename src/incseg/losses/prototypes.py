@@ -1,11 +1,20 @@
-"""Class means, and losses that shape features around them (SDR)."""
+"""Class means, and losses that shape features around them (SDR).
+
+With ``across_processes`` the pixels are those of all training processes together: every process passes its own, all
+call the same functions, and each gets the value of the joined batch. Gradients reach the process that owns a pixel;
+their mean over the processes, which is what ``DistributedDataParallel`` takes, is the gradient of the joined batch.
+"""
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from incseg.losses.processes import max_over_processes, sum_over_processes
 
-def class_means(features: Tensor, labels: Tensor, *, num_classes: int) -> tuple[Tensor, Tensor]:
+
+def class_means(
+    features: Tensor, labels: Tensor, *, num_classes: int, across_processes: bool = False
+) -> tuple[Tensor, Tensor]:
     """The mean feature of every class in every group of pixels (an image, or a batch).
 
     ``μ_bc = 1/|P_bc| Σ_{p∈P_bc} f_bp`` with P_bc the pixels of group b and label c.
@@ -14,6 +23,7 @@ def class_means(features: Tensor, labels: Tensor, *, num_classes: int) -> tuple[
         features: (B, P, D) float.
         labels: (B, P) int64 in 0…C−1; anything else takes no part.
         num_classes: C.
+        across_processes: a group is its pixels of all processes, not only of this one.
 
     Returns:
         means: (B, C, D); zero, with zero gradient, where a group lacks the class.
@@ -21,8 +31,10 @@ def class_means(features: Tensor, labels: Tensor, *, num_classes: int) -> tuple[
     """
     known = (labels >= 0) & (labels < num_classes)
     members = F.one_hot(labels.where(known, num_classes), num_classes + 1)[..., :num_classes].to(features.dtype)
-    counts = members.sum(dim=1)
-    means = members.transpose(1, 2) @ features / counts.clamp_min(1).unsqueeze(-1)
+    sums, counts = members.transpose(1, 2) @ features, members.sum(dim=1)
+    if across_processes:
+        sums, counts = sum_over_processes(sums), sum_over_processes(counts)
+    means = sums / counts.clamp_min(1).unsqueeze(-1)
     ids = torch.arange(num_classes, device=labels.device).expand_as(counts)
     return means, ids.where(counts > 0, -1)
 
@@ -44,7 +56,7 @@ def prototype_matching(means: Tensor, prototypes: Tensor, present: Tensor) -> Te
     return distance.where(present, 0).sum() / present.sum().clamp_min(1)
 
 
-def attraction(features: Tensor, labels: Tensor, *, num_classes: int) -> Tensor:
+def attraction(features: Tensor, labels: Tensor, *, num_classes: int, across_processes: bool = False) -> Tensor:
     """Draw the features of a class to their mean (SDR, attractive force).
 
     ``1/|C| Σ_c 1/|P_c| Σ_{p∈P_c} 1/D ‖f_p − μ_c‖²`` over the classes C that are there.
@@ -53,14 +65,17 @@ def attraction(features: Tensor, labels: Tensor, *, num_classes: int) -> Tensor:
         features: (P, D) float.
         labels: (P,) int64 in 0…C−1; anything else takes no part.
         num_classes: C.
+        across_processes: count the pixels of all processes, not only of this one.
 
     Returns:
         A scalar; 0 (with zero gradient) when no pixel takes part.
     """
-    means, ids = class_means(features[None], labels[None], num_classes=num_classes)
+    means, ids = class_means(features[None], labels[None], num_classes=num_classes, across_processes=across_processes)
     known = (labels >= 0) & (labels < num_classes)
     distance = (features - means[0][labels.where(known, 0)]).square().mean(dim=1).where(known, 0)
-    spread, _ = class_means(distance[None, :, None], labels[None], num_classes=num_classes)
+    spread, _ = class_means(
+        distance[None, :, None], labels[None], num_classes=num_classes, across_processes=across_processes
+    )
     return spread.sum() / (ids >= 0).sum().clamp_min(1)
 
 
@@ -82,7 +97,7 @@ def repulsion(means: Tensor, present: Tensor) -> Tensor:
     return inverse.sum() / pairs.sum().clamp_min(1)
 
 
-def sparsity(features: Tensor, labels: Tensor, *, num_classes: int) -> Tensor:
+def sparsity(features: Tensor, labels: Tensor, *, num_classes: int, across_processes: bool = False) -> Tensor:
     """Favour features with few strong channels (SDR, features sparsification).
 
     ``1/|P| Σ_p Σ_d exp(f̂_pd) / Σ_d f̂_pd`` with f̂ the activation (negative ones count as 0) over the largest of its
@@ -92,6 +107,7 @@ def sparsity(features: Tensor, labels: Tensor, *, num_classes: int) -> Tensor:
         features: (P, D) float.
         labels: (P,) int64 in 0…C−1; anything else takes no part.
         num_classes: C.
+        across_processes: count the pixels of all processes, not only of this one.
 
     Returns:
         A scalar; 0 (with zero gradient) when no pixel takes part. A pixel without any activation takes none.
@@ -100,9 +116,15 @@ def sparsity(features: Tensor, labels: Tensor, *, num_classes: int) -> Tensor:
     known = (labels >= 0) & (labels < num_classes)
     group = labels.where(known, num_classes)
     strongest = active.detach().amax(dim=1) if features.shape[1] else features.new_zeros(len(features))
-    largest = features.new_zeros(num_classes + 1).scatter_reduce(0, group, strongest, "amax")[group]
+    largest = features.new_zeros(num_classes + 1).scatter_reduce(0, group, strongest, "amax")
+    if across_processes:
+        largest = max_over_processes(largest)
+    largest = largest[group]
     total = active.sum(dim=1)
     counted = known & (total > 0)
     scaled = active / largest.where(counted, 1).unsqueeze(1)
     ratio = scaled.exp().sum(dim=1) / scaled.sum(dim=1).where(counted, 1)
-    return ratio.where(counted, 0).sum() / counted.sum().clamp_min(1)
+    total_ratio, pixels = ratio.where(counted, 0).sum(), counted.sum()
+    if across_processes:
+        total_ratio, pixels = sum_over_processes(total_ratio), sum_over_processes(pixels)
+    return total_ratio / pixels.clamp_min(1)

@@ -1,41 +1,54 @@
-"""Methods as sums of parts: ``parse("mib+ucd")``, or ``mib() + ucd()``."""
+"""Methods as sums of parts: ``parse("mib+ucd")``, or ``(mib() + ucd()).resolve()``."""
 
-from incseg.methods.base import (
-    Context,
-    Contrast,
-    Distillation,
-    LossTerm,
-    Method,
-    Part,
-    Penalty,
-    Segmentation,
-)
-from incseg.methods.contrast import pixel, segment
-from incseg.methods.finetune import ft, joint
-from incseg.methods.mib import mib
-from incseg.methods.registry import describe_methods, method_names, parse
-from incseg.methods.ucd import cd, ucd
+from incseg.methods.contrast import cd, pixel, segment, ucd
+from incseg.methods.finetune import CrossEntropy, ft, joint
+from incseg.methods.freeze_and_fuse import dft, ewf
+from incseg.methods.generated_replay import recall
+from incseg.methods.knowledge_distillation import ilt, ilt_plus, lwf, lwf_mc
+from incseg.methods.latent_space import sdr
+from incseg.methods.local_pod import plop
+from incseg.methods.method import Method, MethodSum
+from incseg.methods.parsing import describe_methods, method_names, parse, register_method, summands
+from incseg.methods.part import Context, Contrast, Distillation, LossTerm, Part, Penalty, Segmentation, default
+from incseg.methods.regularisation import ewc, pi, rw
+from incseg.methods.rehearsal import emseg
+from incseg.methods.unbiased import mib
 
 __all__ = [
     "Context",
     "Contrast",
+    "CrossEntropy",
     "Distillation",
     "LossTerm",
     "Method",
+    "MethodSum",
     "Part",
     "Penalty",
     "Segmentation",
     "cd",
+    "default",
     "describe_methods",
+    "dft",
+    "emseg",
+    "ewc",
+    "ewf",
     "ft",
+    "ilt",
+    "ilt_plus",
     "joint",
+    "lwf",
+    "lwf_mc",
     "method_names",
     "mib",
     "parse",
+    "pi",
     "pixel",
+    "plop",
+    "recall",
+    "register_method",
+    "rw",
+    "sdr",
     "segment",
+    "summands",
     "ucd",
 ]
-
-# A method in a file of its own is here under its name too, before its module of the same name.
-globals().update({entry.name: entry.build for entry in describe_methods()})

@@ -1,21 +1,84 @@
-"""The simpler contrastive losses of the paper's ablation: within the student, by ground truth, no distillation."""
+"""UCD and its ablations: contrast every pixel of the student with the other pixels of the batch.
+
+``ucd`` and ``cd`` contrast with the pixels of student and teacher; ``pixel`` and ``segment`` stay within the student
+and need no teacher.
+"""
 
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
+from torch.nn import functional as F
 
 from incseg import losses
 from incseg.batch import View
-from incseg.methods.base import Contrast, Part, default
+from incseg.losses.contrastive import Denominator
 from incseg.methods.finetune import CrossEntropy
-from incseg.methods.pixels import grid_size, labels_on_grid, pixels_on_grid, within
-from incseg.methods.registry import method
-from incseg.methods.settings import Stride, Temperature, Weight
-from incseg.methods.ucd import PAPER
+from incseg.methods.parsing import register_method
+from incseg.methods.part import Contrast, Part, Stride, Temperature, Weight, default
+from incseg.methods.pixels import grid_size, keep_regions, labels_on_grid, parse_regions, pixels_on_grid
 
-VISIBLE = "new+background"  # what the ground truth of a step shows
+PAPER = "Yang et al., Uncertainty-aware Contrastive Distillation for Incremental Semantic Segmentation, TPAMI 2022"
+VISIBLE = "new+background"  # what the ground truth of a step contains
+
+
+@dataclass
+class ExtendedMapCrossEntropy(CrossEntropy):
+    """Cross-entropy on the extended map (UCD eq. 2): ground truth where it is foreground, else the teacher's class."""
+
+    needs_teacher: ClassVar[bool] = True
+
+    def relabel(self, view: View) -> Tensor | None:
+        """The extended map at the size of the image; at step 0, without a teacher, the ground truth."""
+        if view.teacher is None:
+            return None
+        probs = view.teacher_logits.softmax(dim=1).movedim(1, -1)
+        return losses.extended_map(view.labels, probs, num_classes=view.step.num_classes)[0]
+
+
+@dataclass
+class ContrastiveDistillation(Contrast):
+    """``λ L_ucd`` (UCD eq. 11) between the embeddings of student and teacher."""
+
+    needs_teacher: ClassVar[bool] = True
+    weight: float = 0.01
+    temperature: float = 0.07
+    uncertainty: bool = True
+    student: str = "old+new"
+    """Student pixels that are anchors and contrast, by the extended map: R of eq. 3."""
+    teacher: str = "old"
+    """Teacher pixels in the contrast set: S of eq. 4."""
+    denominator: Denominator = "negatives"
+    detach_contrast: bool = False
+    stride: int = 16
+
+    def __post_init__(self) -> None:
+        parse_regions(self.student)
+        parse_regions(self.teacher)
+
+    def losses(self, view: View) -> dict[str, Tensor]:
+        """One cell of the grid is one pixel of the paper's H/16 × W/16 maps."""
+        assert view.teacher is not None
+        size = grid_size(view, self.stride)
+        probs = F.adaptive_avg_pool2d(view.teacher.logits.softmax(dim=1), size).movedim(1, -1)
+        labels, extended = losses.extended_map(
+            labels_on_grid(view.labels, size), probs, num_classes=view.step.num_classes
+        )
+        sigma = extended.flatten(0, 2) if self.uncertainty else None
+        loss = losses.contrastive_distillation_global(
+            pixels_on_grid(view.student.embedding, size),
+            keep_regions(labels, self.student, view.step).flatten(),
+            pixels_on_grid(view.teacher.embedding, size),
+            keep_regions(labels, self.teacher, view.step).flatten(),
+            anchor_probs=sigma,
+            teacher_probs=sigma,
+            temperature=self.temperature,
+            denominator=self.denominator,
+            detach_contrast=self.detach_contrast,
+        )
+        return {"contrast": self.weight * loss}
 
 
 @dataclass
@@ -23,7 +86,7 @@ class StudentContrast(Contrast):
     """Supervised contrast within the student, by ground truth: eq. 7 with R from the ground truth and no S.
 
     The paper leaves open whether background takes part; it does in the authors' code, and must where a step has a
-    single new class. The loss rests at step 0, so that all rows of the ablation start from one model.
+    single new class. The loss is not used at step 0, so that all rows of the ablation start from one model.
     """
 
     weight: float = 0.01
@@ -35,7 +98,7 @@ class StudentContrast(Contrast):
         if view.step.index == 0:
             return {}
         size = grid_size(view, self.stride)
-        labels = within(labels_on_grid(view.labels, size), VISIBLE, view.step)
+        labels = keep_regions(labels_on_grid(view.labels, size), VISIBLE, view.step)
         features, ids = self.anchors(pixels_on_grid(view.student.embedding, size), labels, view.step.num_classes)
         loss = losses.contrastive_distillation_global(
             features, ids, features.detach()[:0], ids[:0], temperature=self.temperature
@@ -60,7 +123,7 @@ class PixelContrast(StudentContrast):
 class SegmentContrast(StudentContrast):
     """The mean of every class in every image is an anchor ("segment contrastive").
 
-    Averaged over the whole batch, no class would have a second mean to be drawn to; the paper does not say which.
+    The paper does not say over what it averages; over the whole batch, a class would have no second mean as a positive.
     """
 
     def anchors(self, pixels: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
@@ -70,13 +133,44 @@ class SegmentContrast(StudentContrast):
         return means.flatten(0, 1), ids.flatten()
 
 
-@method("pixel", "contrast among the student's pixels by ground truth: an ablation of ucd", paper=PAPER)
+@register_method(
+    "ucd", "contrastive distillation of all pixels of a batch, weighted by how certain the teacher is", paper=PAPER
+)
+def ucd(
+    weight: Weight = 0.01,
+    temperature: Temperature = 0.07,
+    uncertainty: bool = True,
+    student: str = "old+new",
+    teacher: str = "old",
+    denominator: Denominator = "negatives",
+    detach_contrast: bool = False,
+    stride: Stride = 16,
+) -> Sequence[Part]:
+    """``L = L_ce(M̄) + λ_ucd L_ucd``; summed with another method, that one's segmentation loss replaces ``L_ce(M̄)``.
+
+    ``student`` and ``teacher`` choose whose pixels take part, as in the paper's Table "ab_ucd": sums of ``old``,
+    ``new`` and ``background``. Its rows are old+new+background for both; old+new for both; and the defaults.
+    """
+    contrast = ContrastiveDistillation(
+        weight, temperature, uncertainty, student, teacher, denominator, detach_contrast, stride
+    )
+    return [default(ExtendedMapCrossEntropy()), contrast]
+
+
+@register_method("cd", "contrastive distillation without uncertainty: the ablation of ucd with σ = 1", paper=PAPER)
+def cd(weight: Weight = 0.01, temperature: Temperature = 0.07, stride: Stride = 16) -> Sequence[Part]:
+    """``L = L_ce(M̄) + λ L_cd`` (UCD eq. 7)."""
+    contrast = ContrastiveDistillation(weight, temperature, uncertainty=False, stride=stride)
+    return [default(ExtendedMapCrossEntropy()), contrast]
+
+
+@register_method("pixel", "contrast among the student's pixels by ground truth: an ablation of ucd", paper=PAPER)
 def pixel(weight: Weight = 0.01, temperature: Temperature = 0.07, stride: Stride = 16) -> Sequence[Part]:
     """``L = L_ce + λ L_pixel``."""
     return [default(CrossEntropy()), PixelContrast(weight, temperature, stride)]
 
 
-@method("segment", "contrast among the student's class means by ground truth: an ablation of ucd", paper=PAPER)
+@register_method("segment", "contrast among the student's class means by ground truth: an ablation of ucd", paper=PAPER)
 def segment(weight: Weight = 0.01, temperature: Temperature = 0.07, stride: Stride = 16) -> Sequence[Part]:
     """``L = L_ce + λ L_segment``."""
     return [default(CrossEntropy()), SegmentContrast(weight, temperature, stride)]

@@ -1,4 +1,4 @@
-"""The two references: plain fine-tuning, which forgets, and training with everything, which need not."""
+"""The two references: fine-tuning, which forgets, and joint training on the data of all steps, which does not."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from torch import Tensor
 
 from incseg import losses
 from incseg.batch import View
-from incseg.methods.base import Part, Segmentation
-from incseg.methods.registry import method
+from incseg.methods.parsing import register_method
+from incseg.methods.part import Part, Segmentation
 
 
 @dataclass
@@ -28,13 +28,15 @@ class AllData(Part):
     keeps_data: ClassVar[bool] = True
 
 
-@method("ft", "fine-tune on the new classes and do nothing about forgetting: the lower reference", paper="–")
+@register_method("ft", "fine-tune on the new classes and do nothing about forgetting: the lower reference", paper="–")
 def ft() -> Sequence[Part]:
     """``L = L_ce``."""
     return [CrossEntropy()]
 
 
-@method("joint", "train on the data and labels of all steps so far: the upper reference", paper="–", alone=True)
+@register_method(
+    "joint", "train on the data and labels of all steps so far: the upper reference", paper="–", alone=True
+)
 def joint() -> Sequence[Part]:
     """``L = L_ce`` on everything."""
     return [CrossEntropy(), AllData()]

@@ -1,4 +1,4 @@
-"""Which pixels of a batch a loss looks at: the coarse grid, and what their labels mean to a step."""
+"""Which pixels of a batch a loss uses: the coarse grid, and whether their class is old, new or background."""
 
 import torch
 from torch import Tensor
@@ -27,24 +27,24 @@ def pixels_on_grid(embedding: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 REGIONS = ("old", "new", "background")
-OUTSIDE = -1  # the label of a pixel that takes no part
+OUTSIDE = -1  # the label of a pixel that is not used
 
 
 def parse_regions(text: str) -> tuple[str, ...]:
     """``"old+new"`` → ``("old", "new")``."""
     regions = tuple(text.split("+"))
     if not set(regions) <= set(REGIONS):
-        raise InputError(f"'{text}' does not say which pixels take part: write a sum of {', '.join(REGIONS)}.")
+        raise InputError(f"'{text}' does not name regions of an image: write a sum of {', '.join(REGIONS)}.")
     return regions
 
 
-def within(labels: Tensor, regions: str, step: Step) -> Tensor:
-    """Labels where they belong to one of the regions, −1 elsewhere; ignored pixels never do.
+def keep_regions(labels: Tensor, regions: str, step: Step) -> Tensor:
+    """The labels of pixels in one of the regions, and −1 for all others; ignored pixels are in none.
 
     Args:
         labels: (…) int64 channels.
         regions: a sum of ``old``, ``new`` and ``background``.
-        step: what is old and new.
+        step: which classes are old and new.
     """
     is_background, is_ignored = labels == BACKGROUND, labels == IGNORE
     is_old = (labels < step.old_classes) & ~is_background

@@ -15,13 +15,12 @@ from torch import Tensor
 
 from incseg import losses
 from incseg.batch import View
-from incseg.methods.base import Context, Part, Penalty
 from incseg.methods.finetune import CrossEntropy
-from incseg.methods.registry import method
-from incseg.methods.settings import Weight
+from incseg.methods.parsing import register_method
+from incseg.methods.part import Context, Part, Penalty, Weight
 from incseg.models import Segmenter
 
-FIRMEST = 0.9  # of what the optimizer bears; the rest of the loss bends too
+FIRMEST = 0.9  # of the curvature at which the optimizer still converges; the other losses add some of their own
 DECAY = 0.9  # weight of the newest squared gradient in the running Fisher information
 
 
@@ -29,8 +28,8 @@ DECAY = 0.9  # weight of the newest squared gradient in the running Fisher infor
 class ImportancePenalty(Penalty):
     """``λ Σ_i Ω_i (θ_i − θ*_i)²`` with θ* the parameters of the step before and Ω scaled to [0, 1] per tensor.
 
-    The published λ belong to a learning rate of 0.001. At a higher one the most important parameters would swing ever
-    further around θ* (the second derivative there is 2λΩ), so Ω ends where the optimizer can still hold them.
+    The published λ belong to a learning rate of 0.001. At a higher one the most important parameters would oscillate
+    around θ* with growing amplitude (the second derivative there is 2λΩ), so Ω is clipped to what converges.
     """
 
     weight: float = 500.0
@@ -158,7 +157,7 @@ def _with_gradients(student: Segmenter) -> Iterator[tuple[str, Tensor, Tensor]]:
             yield name, parameter, parameter.grad.detach()
 
 
-@method(
+@register_method(
     "ewc",
     "hold parameters by their Fisher information",
     paper="Kirkpatrick et al., Overcoming Catastrophic Forgetting in Neural Networks, PNAS 2017",
@@ -168,7 +167,7 @@ def ewc(weight: Weight = 500.0) -> Sequence[Part]:
     return [CrossEntropy(), ElasticWeights(weight)]
 
 
-@method(
+@register_method(
     "pi",
     "hold parameters by what their path has contributed",
     paper="Zenke et al., Continual Learning through Synaptic Intelligence, ICML 2017",
@@ -178,7 +177,7 @@ def pi(weight: Weight = 500.0) -> Sequence[Part]:
     return [CrossEntropy(), PathIntegral(weight)]
 
 
-@method(
+@register_method(
     "rw",
     "hold parameters by Fisher information and path together",
     paper="Chaudhry et al., Riemannian Walk for Incremental Learning, ECCV 2018",

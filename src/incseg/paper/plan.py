@@ -9,7 +9,7 @@ from typing import Any
 from incseg.config import RunConfig
 from incseg.errors import InputError, closest
 from incseg.files import usable_folder
-from incseg.methods.registry import summands
+from incseg.methods import summands
 from incseg.paper import Block, Row, Table, read_table
 from incseg.paper.planned_run import PlannedRun, Settings
 from incseg.protocol import Protocol

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from incseg.losses.contrastive.backend import ContrastSets, ContrastSettings
+from incseg.losses.contrastive.backend import ContrastSets, ContrastSettings, State
 from incseg.losses.contrastive.dense import unit_vectors
 
 Parameters = ParamSpec("Parameters")
@@ -59,9 +59,7 @@ class _Block(NamedTuple):
 
 
 @_in_full_precision
-def forward(
-    sets: ContrastSets, settings: ContrastSettings, anchor_count: Tensor | None
-) -> tuple[Tensor, tuple[Tensor, ...]]:
+def forward(sets: ContrastSets, settings: ContrastSettings, anchor_count: Tensor | None) -> tuple[Tensor, State]:
     """The anchors' share of the loss, and what ``backward`` needs: (3, n) rows L, A and B."""
     prepared = _prepare(sets)
     valid = prepared.row_labels >= 0
@@ -84,7 +82,7 @@ def forward(
     return losses.sum(), (stats,)
 
 
-def statistics(sets: ContrastSets, state: tuple[Tensor, ...]) -> Tensor:
+def statistics(sets: ContrastSets, state: State) -> Tensor:
     """(3, n): L, A and B of every anchor."""
     return state[0][:, : len(sets.anchors)]
 
@@ -93,7 +91,7 @@ def statistics(sets: ContrastSets, state: tuple[Tensor, ...]) -> Tensor:
 def backward(
     sets: ContrastSets,
     settings: ContrastSettings,
-    state: tuple[Tensor, ...],
+    state: State,
     upstream: Tensor,
     contrast_stats: Tensor | None,
 ) -> Tensor:

@@ -2,9 +2,7 @@
 
 import os
 from functools import cache
-from importlib import import_module
 from importlib.util import find_spec
-from types import ModuleType
 from typing import Literal, get_args
 
 import torch
@@ -12,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from incseg.losses.contrastive import chunked
-from incseg.losses.contrastive.backend import ContrastSets, ContrastSettings
+from incseg.losses.contrastive.backend import ContrastSets, ContrastSettings, StreamedBackend
 from incseg.losses.contrastive.dense import dense_loss
 from incseg.losses.contrastive.streamed import Plan, streamed_loss
 
@@ -115,7 +113,7 @@ def _loss(
     if chosen == "eager":
         with torch.autocast(sets.anchors.device.type, enabled=False):
             return dense_loss(sets, settings)
-    return streamed_loss(Plan(_module(chosen), settings, group, world), sets)
+    return streamed_loss(Plan(_streamed_backend(chosen), settings, group, world), sets)
 
 
 def _settings(temperature: float, denominator: Denominator, detach_contrast: bool) -> ContrastSettings:
@@ -143,7 +141,7 @@ def _choose(sets: ContrastSets, backend: Backend, world: int) -> Backend:
 
 
 def _triton_obstacle(sets: ContrastSets) -> str:
-    """Why Triton cannot take these tensors, or nothing; found out without importing it."""
+    """Why Triton cannot be used for these tensors, or nothing; found out without importing it."""
     if not _has_triton():
         return "Triton is not installed"
     if torch.version.hip is not None:
@@ -160,9 +158,12 @@ def _has_triton() -> bool:
     return find_spec("triton") is not None
 
 
-def _module(backend: Backend) -> ModuleType:
-    """The backend's functions; Triton is only imported when it is used."""
-    return import_module("incseg.losses.contrastive.triton_launch") if backend == "triton" else chunked
+def _streamed_backend(backend: Backend) -> StreamedBackend:
+    if backend == "triton":
+        from incseg.losses.contrastive import triton_launch  # noqa: PLC0415 - Triton is only imported when it is used
+
+        return triton_launch
+    return chunked
 
 
 def _check(sets: ContrastSets) -> None:

@@ -1,19 +1,18 @@
 """Contrastive distillation without the dense matrix, in one process or across several: one autograd function."""
 
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from incseg.losses.contrastive.backend import ContrastSets, ContrastSettings
+from incseg.losses.contrastive.backend import ContrastSets, ContrastSettings, State, StreamedBackend
 
 
 class Plan(NamedTuple):
-    """How the loss is computed: a backend (``forward``, ``statistics``, ``backward``), and with which processes."""
+    """How the loss is computed: by which backend, and with which other processes."""
 
-    backend: ModuleType
+    backend: StreamedBackend
     settings: ContrastSettings
     group: dist.ProcessGroup | None
     world: int
@@ -25,7 +24,7 @@ class Plan(NamedTuple):
 
 
 def streamed_loss(plan: Plan, sets: ContrastSets) -> Tensor:
-    """The loss over the anchors of every process of the plan, times the number of processes on this one's share.
+    """This process' share of the loss over the anchors of all processes, times the number of processes.
 
     The mean over processes of what is returned is the loss of the joined batch; so is the mean of the gradients, which
     is what distributed data parallelism computes.
@@ -83,10 +82,10 @@ def _gather_sets(own: ContrastSets, plan: Plan) -> tuple[ContrastSets, Tensor]:
     return own._replace(contrast=contrast, contrast_labels=contrast_labels, contrast_probs=probs), count
 
 
-def _gather_stats(plan: Plan, sets: ContrastSets, state: tuple[Tensor, ...], upstream: Tensor) -> Tensor:
-    """(3, rows of other processes' anchors): L, and A and B times what each process' loss is worth upstream.
+def _gather_stats(plan: Plan, sets: ContrastSets, state: State, upstream: Tensor) -> Tensor:
+    """(3, rows of other processes' anchors): L, and A and B times the upstream gradient of their process.
 
-    With these a process finds the whole gradient of its own rows, also as others' contrast: no gradient travels.
+    They suffice to compute the whole gradient of this process' rows, also as contrast of others: no gradient is sent.
     """
     log, pull, push = plan.backend.statistics(sets, state)
     parts = _all_gather(torch.stack([log, pull * upstream, push * upstream]), plan)

@@ -1,4 +1,4 @@
-"""The Triton kernels of contrastive distillation: every similarity is computed in a tile and forgotten.
+"""The Triton kernels of contrastive distillation: similarities are computed tile by tile and never stored.
 
 All rows are first *arranged*: normalised, and sorted by label, anchors first, then the rest of the contrast set. What
 follows streams over tiles of that arrangement, as flash attention does without values:
@@ -11,7 +11,8 @@ follows streams over tiles of that arrangement, as flash attention does without 
 
 A_a = 1/(|R| |G(a)|) and B_a = A_a Σ_g σ_ag; with ``pair`` both sums carry the factor sigmoid(L_a − s_ag).
 Similarities are kept in units of log₂, so that exp is one instruction: rows are stored times √(log₂e/τ).
-Sums have a fixed order and there are no atomics: equal inputs give equal bits.
+Equal inputs give equal bits: sums have a fixed order, without atomic additions. The one atomic operation, a maximum in
+``positives``, does not depend on the order.
 """
 
 # Triton's language is untyped, its compile-time parameters are upper case and its kernels take many buffers:

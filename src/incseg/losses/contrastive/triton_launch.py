@@ -1,4 +1,4 @@
-"""The Triton backend of contrastive distillation: buffers, tile shapes and launches of ``contrastive_triton``.
+"""The Triton backend of contrastive distillation: buffers, tile shapes and launches of ``triton_kernels``.
 
 Nothing of size N×M is stored and nothing waits for the device; memory is linear in N + M.
 """
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from incseg.losses.contrastive import triton_kernels as kernels
-from incseg.losses.contrastive.backend import ContrastSets, ContrastSettings
+from incseg.losses.contrastive.backend import ContrastSets, ContrastSettings, State
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -98,9 +98,7 @@ LONG_TILINGS = {
 }
 
 
-def forward(
-    sets: ContrastSets, settings: ContrastSettings, anchor_count: Tensor | None
-) -> tuple[Tensor, tuple[Tensor, ...]]:
+def forward(sets: ContrastSets, settings: ContrastSettings, anchor_count: Tensor | None) -> tuple[Tensor, State]:
     """The anchors' share of the loss, and what ``backward`` needs; ``anchor_count`` is |R|, by default those here."""
     rows, stats = arrange(sets, settings)
     padded_n, total = rows.padded_n, rows.unit.shape[0]
@@ -119,7 +117,7 @@ def forward(
     return stats[4 * total : 5 * total].sum(), (*rows, stats)
 
 
-def statistics(sets: ContrastSets, state: tuple[Tensor, ...]) -> Tensor:
+def statistics(sets: ContrastSets, state: State) -> Tensor:
     """(3, n): L (in powers of two), A and B of every anchor, in the anchors' own order."""
     rows, stats = Arrangement(*state[:-1]), state[-1]
     n = len(sets.anchors)
@@ -131,7 +129,7 @@ def statistics(sets: ContrastSets, state: tuple[Tensor, ...]) -> Tensor:
 def backward(
     sets: ContrastSets,
     settings: ContrastSettings,
-    state: tuple[Tensor, ...],
+    state: State,
     upstream: Tensor,
     contrast_stats: Tensor | None,
 ) -> Tensor:

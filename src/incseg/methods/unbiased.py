@@ -1,4 +1,4 @@
-"""MiB: the background of a step holds the other steps' classes, so losses and initialisation must say so."""
+"""MiB: losses and initialisation that account for classes of other steps being labelled as background."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,10 +8,9 @@ from torch import Tensor
 
 from incseg import losses
 from incseg.batch import View
-from incseg.methods.base import Context, Distillation, Part
 from incseg.methods.finetune import CrossEntropy
-from incseg.methods.registry import method
-from incseg.methods.settings import Weight
+from incseg.methods.parsing import register_method
+from incseg.methods.part import Context, Distillation, Part, Weight
 
 
 @dataclass
@@ -38,14 +37,14 @@ class UnbiasedDistillation(Distillation):
 
 @dataclass
 class BalancedInitialisation(Part):
-    """New classes begin as equal shares of background, so that a step starts from what the teacher says."""
+    """New classes start with equal shares of background's probability, so that outputs first equal the teacher's."""
 
     def begin(self, context: Context) -> None:
-        """Initialise the head of this step; nothing to do at step 0."""
+        """Initialise the head of this step; step 0 has nothing to share."""
         context.student.classifier.balance_new_head()
 
 
-@method(
+@register_method(
     "mib",
     "unbiased cross-entropy and distillation: background may be any class of another step",
     paper="Cermelli et al., Modeling the Background for Incremental Learning, CVPR 2020",

@@ -13,7 +13,7 @@ from incseg.datasets.shapes import pictures_of
 from incseg.engine.assembly import build, launch, train
 from incseg.errors import InputError
 from incseg.losses import cross_entropy
-from incseg.methods.recall import HelperDecoder, InpaintedCrossEntropy, ReplayedPictures
+from incseg.methods.generated_replay import HelperDecoder, InpaintedCrossEntropy, ReplayedPictures
 from incseg.models import Architecture, Segmenter
 from incseg.protocol import steps
 

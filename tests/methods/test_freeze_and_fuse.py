@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from incseg import methods
-from incseg.methods.dft import FrozenBody
-from incseg.methods.ewf import WeightFusion
+from incseg.methods.freeze_and_fuse import FrozenBody, WeightFusion
 from incseg.models import Architecture, Segmenter
 from incseg.protocol import steps
 from samples import context

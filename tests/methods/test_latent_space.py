@@ -1,11 +1,21 @@
+"""SDR: its terms against their definitions, and two processes against one on the joined batch."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 import reference
 from incseg import methods
 from incseg.batch import Batch, Outputs, View
-from incseg.methods.mib import UnbiasedDistillation
-from incseg.methods.sdr import LatentStructure, PrototypeMatching
+from incseg.methods.latent_space import LatentStructure, PrototypeMatching
+from incseg.methods.unbiased import UnbiasedDistillation
 from incseg.models import Architecture, Segmenter
 from incseg.protocol import Step, steps
 
@@ -80,3 +90,77 @@ def test_in_a_sum_with_mib_its_losses_take_over() -> None:
     assert weights == [[100.0], [10.0]]
     assert "BalancedInitialisation" in [type(p).__name__ for p in summed.parts]
     assert "latent structure" in alone.first_step
+
+
+WORLD = 2
+TERMS = ["prototypes", "attraction", "repulsion", "sparsity"]
+
+
+def joined_view(kind: str, network: nn.Module) -> View:
+    """Four images, of which the first two belong to process 0; a 1×1 convolution stands for the network.
+
+    In "uneven" the classes are spread unevenly over the processes, in "empty rank" the second one has only background.
+    """
+    generator = torch.Generator().manual_seed(7)
+    classes = torch.tensor([0, 3, 3, 4])
+    labels = classes[torch.randint(0, 4, (2 * WORLD, 4, 4), generator=generator)]
+    labels[2:] = torch.where(labels[2:] == 3, 4, labels[2:])
+    stage = torch.randn(2 * WORLD, 5, 4, 4, dtype=torch.float64, generator=generator)
+    logits = 3 * torch.randn(2 * WORLD, 3, 4, 4, dtype=torch.float64, generator=generator)
+    if kind == "empty rank":
+        labels[2:] = 0
+        logits[2:, 0] = 20
+    batch = Batch(torch.zeros(2 * WORLD, 3, 4, 4, dtype=torch.uint8), labels)
+    student = Outputs(torch.zeros(2 * WORLD, 5, 4, 4), torch.zeros(2 * WORLD, 4, 4, 4), [network(stage)])
+    return View(batch, student, Outputs(logits, torch.zeros(2 * WORLD, 4, 4, 4), []), SECOND)
+
+
+def share_of(view: View, rank: int) -> View:
+    assert view.teacher is not None
+    own = slice(2 * rank, 2 * rank + 2)
+    student = view.student._replace(stages=[stage[own] for stage in view.student.stages])
+    teacher = view.teacher._replace(logits=view.teacher.logits[own])
+    return View(Batch(view.batch.images[own], view.labels[own]), student, teacher, SECOND)
+
+
+def make_network() -> nn.Conv2d:
+    torch.manual_seed(3)
+    return nn.Conv2d(5, 5, 1).double()
+
+
+def terms_of(view: View) -> dict[str, Tensor]:
+    matching = PrototypeMatching(weight=1.0)
+    generator = torch.Generator().manual_seed(1)
+    matching.memory = {"sums": torch.randn(3, 5, dtype=torch.float64, generator=generator), "counts": torch.ones(3)}
+    return {**matching.losses(view), **LatentStructure(1.0, 1.0, 1.0).losses(view)}
+
+
+def worker(rank: int, folder: str) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=WORLD)
+    found = {}
+    for kind in ("uneven", "empty rank"):
+        for name in TERMS:
+            model = DistributedDataParallel(make_network())
+            own = share_of(joined_view(kind, nn.Identity()), rank)
+            own = replace(own, student=own.student._replace(stages=[model(own.student.stages[0])]))
+            value = terms_of(own)[name]
+            value.backward()
+            found[kind, name] = (value.detach(), model.module.weight.grad)
+    torch.save(found, f"{folder}/rank{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_two_processes_equal_one_on_the_joined_batch(tmp_path: Path) -> None:
+    mp.spawn(worker, args=(str(tmp_path),), nprocs=WORLD)  # type: ignore[attr-defined, no-untyped-call]
+    by_rank = [torch.load(tmp_path / f"rank{rank}.pt") for rank in range(WORLD)]
+    for kind, name in by_rank[0]:
+        model = make_network()
+        expected = terms_of(joined_view(kind, model))[name]
+        expected.backward()
+        assert expected > 0
+        values = torch.stack([found[kind, name][0] for found in by_rank])
+        torch.testing.assert_close(values.mean(), expected.detach(), msg=f"{name}, {kind}")
+        for found in by_rank:
+            torch.testing.assert_close(found[kind, name][1], model.weight.grad, msg=f"{name}, {kind}")

@@ -1,21 +1,19 @@
-"""SDR: keep classes at their prototypes, draw each together, push them apart, and keep features sparse."""
+"""SDR: keep old classes at their prototypes, attract features of a class, repel classes, and keep features sparse."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
 
 from incseg import losses
 from incseg.batch import View
-from incseg.methods.base import LossTerm, Part, default
-from incseg.methods.mib import UnbiasedCrossEntropy, UnbiasedDistillation
-from incseg.methods.pixels import labels_on_grid, within
-from incseg.methods.registry import method
-from incseg.methods.settings import Weight
+from incseg.methods.parsing import register_method
+from incseg.methods.part import LossTerm, Part, Weight, default
+from incseg.methods.pixels import keep_regions, labels_on_grid
+from incseg.methods.unbiased import UnbiasedCrossEntropy, UnbiasedDistillation
 from incseg.models import Segmenter
 
 
@@ -31,7 +29,7 @@ def _truth(view: View) -> Tensor:
 
 
 def _labels(view: View) -> Tensor:
-    """(B, h, w) ground truth at the stage's size, with the teacher's opinion where it is background."""
+    """(B, h, w) ground truth at the stage's size, with the teacher's class where it is background."""
     truth = _truth(view)
     if view.teacher is None:
         return truth
@@ -42,17 +40,19 @@ def _labels(view: View) -> Tensor:
 
 @dataclass
 class PrototypeMatching(LossTerm):
-    """``λ_pm L_pm``: in every batch, old classes should look on average as they did when they were learnt."""
+    """``λ_pm L_pm``: the mean feature of an old class stays where it was when the class was learnt."""
 
     needs_teacher: ClassVar[bool] = True
     needs_stages: ClassVar[bool] = True
     weight: float = 0.01
 
     def losses(self, view: View) -> dict[str, Tensor]:
-        """Old classes are found by the teacher, where the ground truth is background."""
-        old = within(_labels(view), "old", view.step)
+        """Pixels of old classes are those the teacher finds where the ground truth is background."""
+        old = keep_regions(_labels(view), "old", view.step)
         classes = view.step.old_classes
-        means, ids = losses.class_means(_features(view)[None], old.reshape(1, -1), num_classes=classes)
+        means, ids = losses.class_means(
+            _features(view)[None], old.reshape(1, -1), num_classes=classes, across_processes=True
+        )
         known = self.memory["counts"][:classes] > 0
         prototypes = self.memory["sums"][:classes] / self.memory["counts"][:classes].clamp_min(1).unsqueeze(1)
         loss = losses.prototype_matching(means[0], prototypes, present=(ids[0] >= 0) & known)
@@ -62,11 +62,9 @@ class PrototypeMatching(LossTerm):
         """Add this batch's pixels of the new classes to their running sums, those of all processes together."""
         classes = view.step.num_classes
         features = _features(view).detach().float()
-        labels = within(_truth(view), "new", view.step).flatten()
+        labels = keep_regions(_truth(view), "new", view.step).flatten()
         members = F.one_hot(labels.where(labels >= 0, classes), classes + 1)[:, :classes].to(features.dtype)
-        found = torch.cat([members.T @ features, members.sum(dim=0)[:, None]], dim=1)
-        if dist.is_available() and dist.is_initialized():
-            dist.all_reduce(found)
+        found = losses.sum_over_processes(torch.cat([members.T @ features, members.sum(dim=0)[:, None]], dim=1))
         for key, new in (("sums", found[:, :-1]), ("counts", found[:, -1])):
             so_far = self.memory.get(key, new[:0])
             self.memory[key] = torch.cat([so_far, torch.zeros_like(new[len(so_far) :])]) + new
@@ -85,17 +83,20 @@ class LatentStructure(LossTerm):
     def losses(self, view: View) -> dict[str, Tensor]:
         """Classes are those of the ground truth and, where it is background, of the teacher."""
         classes = view.step.num_classes
-        labels = within(_labels(view), "old+new", view.step).flatten()
+        labels = keep_regions(_labels(view), "old+new", view.step).flatten()
         features = _features(view)
-        means, ids = losses.class_means(features[None], labels[None], num_classes=classes)
+        means, ids = losses.class_means(features[None], labels[None], num_classes=classes, across_processes=True)
+        attraction = losses.attraction(features, labels, num_classes=classes, across_processes=True)
+        repulsion = losses.repulsion(means[0], ids[0] >= 0)
+        sparsity = losses.sparsity(features, labels, num_classes=classes, across_processes=True)
         return {
-            "attraction": self.attraction * losses.attraction(features, labels, num_classes=classes),
-            "repulsion": self.repulsion * losses.repulsion(means[0], ids[0] >= 0),
-            "sparsity": self.sparsity * losses.sparsity(features, labels, num_classes=classes),
+            "attraction": self.attraction * attraction,
+            "repulsion": self.repulsion * repulsion,
+            "sparsity": self.sparsity * sparsity,
         }
 
 
-@method(
+@register_method(
     "sdr",
     "prototypes, attraction, repulsion and sparsity of the encoder's features, with unbiased distillation",
     paper="Michieli and Zanuttigh, Continual Semantic Segmentation via Repulsion-Attraction of Sparse and "
@@ -108,7 +109,7 @@ def sdr(
     sparsity: Weight = 1e-3,
     kd_weight: Weight = 100.0,
 ) -> Sequence[Part]:
-    """``L = L_seg + λ_kd L_kd + λ_pm L_pm + λ_a L_a + λ_r L_r + λ_s L_s``; in ``mib+sdr`` MiB's first two take over."""
+    """``L = L_seg + λ_kd L_kd + λ_pm L_pm + λ_a L_a + λ_r L_r + λ_s L_s``; in ``mib+sdr`` MiB brings the first two."""
     return [
         default(UnbiasedCrossEntropy()),
         default(UnbiasedDistillation(kd_weight)),

@@ -6,7 +6,7 @@ import torch
 from incseg import methods
 from incseg.batch import Batch, Outputs, View
 from incseg.losses import cross_entropy, pod_distance
-from incseg.methods.plop import LocalPod, PseudoLabelCrossEntropy
+from incseg.methods.local_pod import LocalPod, PseudoLabelCrossEntropy
 from incseg.models import Architecture, Segmenter
 from incseg.protocol import steps
 from samples import context

@@ -1,4 +1,4 @@
-"""Names for methods: each is written once, in the decorator of the function that lists its parts."""
+"""From names to methods: the decorator that registers one, and ``parse("mib+ucd")``."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -9,8 +9,9 @@ from typing import Any, ParamSpec
 from pydantic import ValidationError, validate_call
 
 from incseg.errors import InputError, closest
-from incseg.methods.base import Method, Part
-from incseg.registry import import_modules
+from incseg.methods.method import Method, MethodSum
+from incseg.methods.part import Part, remembers, replays
+from incseg.registry import Registry
 
 Settings = Mapping[str, Mapping[str, Any]]
 Arguments = ParamSpec("Arguments")
@@ -23,68 +24,70 @@ class MethodEntry:
     name: str
     summary: str
     paper: str
-    build: Callable[..., Method]
+    build: Callable[..., MethodSum]
     alone: bool
+    needs: tuple[str, ...]
+    """What it uses besides the data of the step."""
 
     @property
     def settings(self) -> dict[str, Any]:
         """The method's settings with their defaults."""
         return {name: p.default for name, p in inspect.signature(self.build).parameters.items()}
 
-    @property
-    def needs(self) -> list[str]:
-        """What it asks for beyond the step's own data."""
-        method = self.build()
-        wanted = {
-            "teacher": method.needs_teacher,
-            "memory": method.remembers,
-            "replay images": method.replays,
-            "old data": method.keeps_data,
-        }
-        return [need for need, is_wanted in wanted.items() if is_wanted]
+
+METHODS = Registry[MethodEntry]("method", "incseg.methods", advice=", or sums of them such as mib+ucd")
 
 
-_METHODS: dict[str, MethodEntry] = {}
-
-
-def method(
+def register_method(
     name: str, summary: str, *, paper: str, alone: bool = False
-) -> Callable[[Callable[Arguments, Sequence[Part]]], Callable[Arguments, Method]]:
+) -> Callable[[Callable[Arguments, Sequence[Part]]], Callable[Arguments, MethodSum]]:
     """Register a function that lists a method's parts; its keyword arguments become the method's settings.
 
     Args:
         name: how it is written in ``--method``.
         summary: one line for ``incseg list methods``.
-        paper: where it comes from.
+        paper: the publication it comes from.
         alone: it cannot be summed with another.
     """
 
-    def register(list_parts: Callable[Arguments, Sequence[Part]]) -> Callable[Arguments, Method]:
+    def register(list_parts: Callable[Arguments, Sequence[Part]]) -> Callable[Arguments, MethodSum]:
+        for setting, parameter in inspect.signature(list_parts).parameters.items():
+            if parameter.default is inspect.Parameter.empty:
+                raise InputError(f"the setting '{setting}' of the method '{name}' needs a default value.")
         checked = validate_call(list_parts)
 
         @wraps(list_parts)
-        def build(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Method:
+        def build(*args: Arguments.args, **kwargs: Arguments.kwargs) -> MethodSum:
             parts = tuple(checked(*args, **kwargs))
             for part in parts:
                 part.origin = name
-            return Method(name, parts)
+            return MethodSum(name, parts)
 
-        assert name not in _METHODS, f"two methods are called '{name}'"
-        _METHODS[name] = MethodEntry(name, summary, paper, build, alone)
+        needs = _needs(list_parts())  # type: ignore[call-arg]  # all settings have defaults, as checked above
+        METHODS.add(MethodEntry(name, summary, paper, build, alone, needs), list_parts)
         return build
 
     return register
 
 
+def _needs(parts: Sequence[Part]) -> tuple[str, ...]:
+    needed = {
+        "teacher": any(part.needs_teacher for part in parts),
+        "memory": any(remembers(part) for part in parts),
+        "replay images": any(replays(part) for part in parts),
+        "old data": any(part.keeps_data for part in parts),
+    }
+    return tuple(name for name, is_needed in needed.items() if is_needed)
+
+
 def describe_methods() -> list[MethodEntry]:
-    """Every registered method, in the order of its file and place."""
-    import_modules("incseg.methods")
-    return list(_METHODS.values())
+    """Every registered method, by name."""
+    return METHODS.all()
 
 
 def method_names() -> list[str]:
-    """The names that may stand in a sum."""
-    return [entry.name for entry in describe_methods()]
+    """The names that can be used in a sum."""
+    return METHODS.names()
 
 
 def parse(text: str, settings: Settings | None = None) -> Method:
@@ -94,7 +97,7 @@ def parse(text: str, settings: Settings | None = None) -> Method:
     ['UnbiasedCrossEntropy', 'UnbiasedDistillation', 'BalancedInitialisation', 'ContrastiveDistillation']
     """
     settings = settings or {}
-    entries = [_entry(name, text) for name in summands(text)]
+    entries = [METHODS.find(name, text) for name in summands(text)]
     names = [entry.name for entry in entries]
     _check_sum(entries)
     for name in settings:
@@ -103,7 +106,7 @@ def parse(text: str, settings: Settings | None = None) -> Method:
     total = _build(entries[0], settings)
     for entry in entries[1:]:
         total = total + _build(entry, settings)
-    return total.resolved()
+    return total.resolve()
 
 
 def summands(text: str) -> list[str]:
@@ -112,25 +115,14 @@ def summands(text: str) -> list[str]:
     >>> summands("mib + ucd"), summands("ilt+"), summands("ilt++ucd")
     (['mib', 'ucd'], ['ilt+'], ['ilt+', 'ucd'])
     """
-    import_modules("incseg.methods")
+    known = METHODS.names()
     names: list[str] = []
     for name in "".join(text.split()).split("+"):
-        if not name and names and f"{names[-1]}+" in _METHODS:
+        if not name and names and f"{names[-1]}+" in known:
             names[-1] += "+"
         else:
             names.append(name)
     return names
-
-
-def _entry(name: str, text: str) -> MethodEntry:
-    import_modules("incseg.methods")
-    if name not in _METHODS:
-        what = f"'{name}' in '{text}'" if name != text else f"'{name}'"
-        raise InputError(
-            f"{what} is not a method: choose from {', '.join(_METHODS)}, or sums of them such as mib+ucd."
-            f"{closest(name, _METHODS)}"
-        )
-    return _METHODS[name]
 
 
 def _check_sum(entries: Sequence[MethodEntry]) -> None:
@@ -143,7 +135,7 @@ def _check_sum(entries: Sequence[MethodEntry]) -> None:
             raise InputError(f"'{entry.name}' is named twice in '{'+'.join(names)}': name it once.")
 
 
-def _build(entry: MethodEntry, settings: Settings) -> Method:
+def _build(entry: MethodEntry, settings: Settings) -> MethodSum:
     given = settings.get(entry.name, {})
     for name in given:
         if name not in entry.settings:

@@ -1,4 +1,4 @@
-"""PLOP: pseudo-labels where the teacher is sure enough, and feature maps that stay alike in strips."""
+"""PLOP: pseudo-labels where the teacher is certain, and distillation of feature maps pooled in strips."""
 
 import math
 from collections.abc import Sequence
@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from incseg import losses
 from incseg.batch import View, in_float32, upsample
-from incseg.methods.base import Context, LossTerm, Part
 from incseg.methods.finetune import CrossEntropy
-from incseg.methods.mib import BalancedInitialisation
-from incseg.methods.registry import method
-from incseg.methods.settings import Weight
+from incseg.methods.parsing import register_method
+from incseg.methods.part import Context, LossTerm, Part, Weight
+from incseg.methods.unbiased import BalancedInitialisation
 from incseg.protocol import BACKGROUND, IGNORE
 
 LOWEST_THRESHOLD = 0.001
@@ -24,17 +22,17 @@ STAGES = 4  # the encoder's last four
 
 @dataclass
 class PseudoLabelCrossEntropy(CrossEntropy):
-    """Cross-entropy on ground truth and sure pseudo-labels, weighted by how many were sure (UCD eq. 19).
+    """Cross-entropy on ground truth and certain pseudo-labels, weighted by how many there are (UCD eq. 19).
 
-    Where the ground truth is background, the teacher's opinion stands if its entropy is at most the median entropy of
-    the class it names, measured once before the step over all processes; else the pixel is ignored. An image's loss is
-    multiplied by ν, the share of its background that was accepted.
+    Where the ground truth is background, the teacher's class is the label if its entropy is at most the median entropy
+    of that class, measured once before the step over all processes; otherwise the pixel is ignored. An image's loss is
+    multiplied by ν, the share of its background that got a pseudo-label.
     """
 
     needs_teacher: ClassVar[bool] = True
 
     def begin(self, context: Context) -> None:
-        """One pass over the step's data: the median entropy of each class the teacher names."""
+        """One pass over the step's data: the median entropy of each class the teacher predicts."""
         if context.teacher is None:
             return
         classes = context.step.old_classes
@@ -42,21 +40,20 @@ class PseudoLabelCrossEntropy(CrossEntropy):
         with torch.no_grad():
             for batch in context.batches():
                 probs = upsample(in_float32(context.teacher(batch.images)), batch.labels).softmax(dim=1)
-                looked_at = batch.labels == BACKGROUND
-                entropy, named = losses.normalised_entropy(probs)[looked_at], probs.argmax(dim=1)[looked_at]
-                counts += losses.class_histogram(entropy, named, num_classes=classes)
-        if dist.is_available() and dist.is_initialized():
-            dist.all_reduce(counts)
+                background = batch.labels == BACKGROUND
+                entropy, predicted = losses.normalised_entropy(probs)[background], probs.argmax(dim=1)[background]
+                counts += losses.class_histogram(entropy, predicted, num_classes=classes)
+        counts = losses.sum_over_processes(counts)
         self.memory["thresholds"] = losses.median_of_histogram(counts).clamp_min(LOWEST_THRESHOLD)
 
     def relabel(self, view: View) -> Tensor | None:
-        """Ground truth where it is foreground, the teacher where it is sure, 255 elsewhere."""
+        """Ground truth where it is foreground, the teacher's class where it is certain, 255 elsewhere."""
         if view.teacher is None:
             return None
         probs = view.teacher_logits.softmax(dim=1)
-        named = probs.argmax(dim=1)
-        sure = losses.normalised_entropy(probs) <= self.memory["thresholds"][named]
-        return torch.where(view.labels == BACKGROUND, torch.where(sure, named, IGNORE), view.labels)
+        predicted = probs.argmax(dim=1)
+        certain = losses.normalised_entropy(probs) <= self.memory["thresholds"][predicted]
+        return torch.where(view.labels == BACKGROUND, torch.where(certain, predicted, IGNORE), view.labels)
 
     def losses(self, view: View) -> dict[str, Tensor]:
         """``ν L_ce``, ν per image; plain cross-entropy at step 0."""
@@ -88,14 +85,14 @@ class LocalPod(LossTerm):
         assert view.teacher is not None
         logits = losses.merge_new_into_background(view.student.logits, view.step.old_classes)
         maps = [*view.student.stages[-STAGES:], view.student.embedding, logits]
-        taught = [*view.teacher.stages[-STAGES:], view.teacher.embedding, view.teacher.logits]
+        teacher_maps = [*view.teacher.stages[-STAGES:], view.teacher.embedding, view.teacher.logits]
         weights = [self.weight] * (len(maps) - 1) + [self.logits_weight]
-        terms = [w * losses.pod_distance(s, t) for w, s, t in zip(weights, maps, taught, strict=True)]
+        terms = [w * losses.pod_distance(s, t) for w, s, t in zip(weights, maps, teacher_maps, strict=True)]
         scale = math.sqrt(view.step.num_classes / len(view.step.new))
         return {"pod": scale * torch.stack(terms).mean()}
 
 
-@method(
+@register_method(
     "plop",
     "pseudo-labels by entropy, and pooled feature maps that follow the teacher's",
     paper="Douillard et al., PLOP: Learning without Forgetting for Continual Semantic Segmentation, CVPR 2021",

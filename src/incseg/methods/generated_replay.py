@@ -1,4 +1,4 @@
-"""RECALL: see old classes again in pictures from the web or from a generator, labelled by the network itself."""
+"""RECALL: replay old classes in images from the web or from a generator, labelled by the network itself."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from incseg import losses
@@ -15,11 +16,9 @@ from incseg.batch import Outputs, View, upsample
 from incseg.errors import InputError
 from incseg.loading.generated import PictureFolder, open_generator
 from incseg.loading.replay import Replay
-from incseg.methods.base import Context, LossTerm, Part
 from incseg.methods.finetune import CrossEntropy
-from incseg.methods.processes import done_by_one
-from incseg.methods.registry import method
-from incseg.methods.settings import Count
+from incseg.methods.parsing import register_method
+from incseg.methods.part import Context, Count, LossTerm, Part
 from incseg.models import Segmenter
 from incseg.models.heads import GrowingClassifier
 from incseg.protocol import BACKGROUND, IGNORE, Step
@@ -37,7 +36,7 @@ class FrozenEncoder(Part):
 
 @dataclass
 class InpaintedCrossEntropy(CrossEntropy):
-    """Cross-entropy on the step's images, their background painted over by what the teacher sees there."""
+    """Cross-entropy on the step's images, with background replaced by the teacher's class."""
 
     needs_teacher: ClassVar[bool] = True
 
@@ -49,7 +48,7 @@ class InpaintedCrossEntropy(CrossEntropy):
 
 
 class HelperDecoder(nn.Module):
-    """A second decoder on the frozen encoder, which knows the classes of one step alone."""
+    """A second decoder on the frozen encoder, for the classes of one step alone."""
 
     def __init__(self, student: Segmenter, head_sizes: Sequence[int]):
         super().__init__()
@@ -67,10 +66,10 @@ class HelperDecoder(nn.Module):
 
 @dataclass
 class ReplayedPictures(LossTerm):
-    """Pictures of the old classes in every other batch, labelled by the helper decoder of the step that knew them.
+    """Pictures of the old classes in every other batch, labelled by the helper decoder of the step that learnt them.
 
     The helper of step 0 is the network itself. Each later step trains a helper beside the network, on the step's own
-    images and classes; it is kept in memory, and labels pictures of these classes in the steps after.
+    images and classes; it is kept in memory, and labels pictures of these classes in later steps.
     """
 
     first_step: ClassVar[str | None] = ""  # the helper of step 0 is taken from the teacher of step 1
@@ -82,21 +81,21 @@ class ReplayedPictures(LossTerm):
 
     @property
     def needs_stages(self) -> bool:  # type: ignore[override]  # a class variable elsewhere: here it follows a setting
-        """Helpers look at the stages, and without pictures there are none."""
+        """Helpers use the stages; without pictures there are no helpers."""
         return self.folder is not None
 
     def check(self, steps: Sequence[Step], classes: Sequence[str]) -> None:
-        """Every class that will be old needs pictures, or someone who makes them and a place to keep them."""
+        """Every class that will be old needs pictures, or a generator and a folder for what it makes."""
         if self.folder is None:
             if self.generator is not None:
                 raise InputError("--recall.generator needs --recall.images DIR: where its pictures are kept.")
             return
         names = [classes[channel] for channel in steps[-1].old]
-        self._fill(names, number=1)  # a generator shows what it can do before anything is learnt
+        self._fill(names, number=1)  # a generator that fails should fail before training
         PictureFolder(self.folder).check(names, self.per_class)
 
     def begin(self, context: Context) -> None:
-        """Take up the helpers of earlier steps, and start one for this step if there will be a later one."""
+        """Load the helpers of earlier steps, and add one for this step unless it is the last."""
         self._student, self._helpers = context.student, {}
         if context.teacher is None:
             return
@@ -125,7 +124,7 @@ class ReplayedPictures(LossTerm):
         return Replay(context.library.pictures(files, channels), alternate=True)
 
     def relabel(self, view: View) -> Tensor | None:
-        """Replayed pictures get the labels of the helper that knows their class."""
+        """Replayed pictures get their labels from the helper of their class."""
         if view.batch.replayed is None or not view.replayed.any():
             return None
         targets = view.targets.clone()
@@ -134,33 +133,33 @@ class ReplayedPictures(LossTerm):
             mine = torch.isin(view.replayed, channels[1:])
             if mine.any():
                 with torch.no_grad():
-                    targets[mine] = channels[self._ask(helper, view, mine).argmax(dim=1)]
+                    targets[mine] = channels[self._helper_logits(helper, view, mine).argmax(dim=1)]
         return targets
 
     def losses(self, view: View) -> dict[str, Tensor]:
-        """This step's helper learns too, from the step's own images and their ground truth."""
+        """The loss of this step's helper, on the step's own images and their ground truth."""
         helper = _in_training(self._student)
         if helper is None:
             return {}
         own = view.replayed == BACKGROUND
-        if not own.any():  # nothing to learn here, but several processes must agree that all parameters took part
+        if not own.any():  # with several processes every parameter must be part of the loss
             return {"helper": torch.stack([0 * parameter.sum() for parameter in helper.parameters()]).sum()}
         labels, first = view.labels[own], view.step.new[0]
         known = torch.where((labels >= first) & (labels != IGNORE), labels - first + 1, labels)
-        return {"helper": losses.cross_entropy(self._ask(helper, view, own), known)}
+        return {"helper": losses.cross_entropy(self._helper_logits(helper, view, own), known)}
 
     def end(self, context: Context) -> None:
-        """Keep the helper; the network goes on without it."""
+        """Move the helper from the network to the memory."""
         helper = _in_training(context.student)
         if helper is not None:
             self._keep(context.step.index, context.step.new, helper)
             del context.student.helper
 
-    def _ask(self, helper: HelperDecoder, view: View, chosen: Tensor) -> Tensor:
-        """A helper's logits for some images of the batch, at their size."""
+    def _helper_logits(self, helper: HelperDecoder, view: View, chosen: Tensor) -> Tensor:
+        """A helper's logits for the chosen images of the batch, at their size."""
         images = self._student.normalise(view.batch.images[chosen])
-        answer: Tensor = helper(images, [stage[chosen] for stage in view.student.stages], view.labels)
-        return answer
+        logits: Tensor = helper(images, [stage[chosen] for stage in view.student.stages], view.labels)
+        return logits
 
     def _keep(self, index: int, channels: Sequence[int], network: nn.Module) -> None:
         state = network.state_dict()
@@ -180,7 +179,7 @@ class ReplayedPictures(LossTerm):
         return helper
 
     def _fill(self, names: Sequence[str], number: int, say: Callable[[str], None] = lambda _: None) -> None:
-        """Have so many pictures made of each class where there are fewer, by one process for all."""
+        """Generate pictures of each class until there are ``number``, in one process for all."""
         if self.generator is None or self.folder is None:
             return
         wanted, pictures = self.generator, PictureFolder(self.folder)
@@ -189,24 +188,40 @@ class ReplayedPictures(LossTerm):
             missing = [name for name in names if len(pictures.files(name, number)) < number]
             if not missing:
                 return
-            generator = open_generator(wanted)  # once for all; it may be large, so it goes when they are made
+            generator = open_generator(wanted)  # it may be large: only opened if needed, and released afterwards
             for name in missing:
                 say(f"recall: making pictures of '{name}'")
                 pictures.fill(name, number, generator)
 
-        done_by_one(fill)
+        _on_first_process(fill)
+
+
+def _on_first_process(do: Callable[[], None]) -> None:
+    """Call a function in the first process while the others wait; an InputError is raised in all of them."""
+    if losses.process_count() == 1:
+        do()
+        return
+    message: list[str | None] = [None]
+    if dist.get_rank() == 0:
+        try:
+            do()
+        except InputError as error:
+            message = [str(error)]
+    dist.broadcast_object_list(message, src=0)
+    if message[0] is not None:
+        raise InputError(message[0])
 
 
 def _in_training(student: Segmenter) -> HelperDecoder | None:
-    """The helper that learns beside a network: a part of it meanwhile, so that it is optimised and saved with it."""
+    """The helper of the current step. It is a submodule of the student, so that it is optimised and saved with it."""
     return getattr(student, "helper", None)
 
 
-@method(
+@register_method(
     "recall",
     "freeze the encoder, inpaint the background, and replay pictures of old classes (--recall.images DIR/CLASS/*.jpg)",
     paper="Maracani et al., RECALL: Replay-Based Continual Learning in Semantic Segmentation, ICCV 2021",
 )
 def recall(images: Path | None = None, generator: str | None = None, per_class: Count = 500) -> Sequence[Part]:
-    """``L = L_ce`` on inpainted images and, in turn, on pictures of old classes under their helper's labels."""
+    """``L = L_ce`` on inpainted images alternating with pictures of old classes labelled by their helpers."""
     return [InpaintedCrossEntropy(), FrozenEncoder(), ReplayedPictures(images, generator, per_class)]

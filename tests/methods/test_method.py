@@ -1,8 +1,10 @@
 """Methods as sums of parts: who fills a slot, what is refused, what a part sees."""
 
 import math
+import pkgutil
 import re
 from dataclasses import dataclass
+from types import ModuleType
 from typing import ClassVar
 
 import pytest
@@ -13,8 +15,8 @@ from incseg import methods
 from incseg.batch import Batch, Outputs, View
 from incseg.errors import InputError
 from incseg.loading.replay import Replay
-from incseg.methods import Context, Distillation, Method, Part, Penalty, Segmentation
-from incseg.methods.ucd import ContrastiveDistillation
+from incseg.methods import Context, Distillation, Method, MethodSum, Part, Penalty, Segmentation
+from incseg.methods.contrast import ContrastiveDistillation
 from incseg.models import Architecture, Segmenter
 from incseg.protocol import Step, steps
 
@@ -32,7 +34,7 @@ def view_of(step: Step, *, taught: bool = True) -> tuple[Batch, Outputs, Outputs
 
 
 def test_a_sum_reads_like_the_objective() -> None:
-    assert names((methods.mib() + methods.ucd()).resolved()) == names(methods.parse("mib+ucd"))
+    assert names((methods.mib() + methods.ucd()).resolve()) == names(methods.parse("mib+ucd"))
     assert names(methods.parse("mib+ucd")) == [
         "UnbiasedCrossEntropy", "UnbiasedDistillation", "BalancedInitialisation", "ContrastiveDistillation",
     ]  # fmt: skip
@@ -61,7 +63,7 @@ def test_two_rivals_for_a_slot_are_refused_with_both_names() -> None:
     rival = Rival()
     rival.origin = "rival"
     with pytest.raises(InputError, match=r"'mib' and 'rival' .*UnbiasedDistillation and Rival") as caught:
-        (methods.mib() + Method("rival", (rival,))).resolved()
+        (methods.mib() + MethodSum("rival", (rival,))).resolve()
     assert "\n" not in str(caught.value)
 
 
@@ -79,14 +81,49 @@ class OtherMemory(OneMemory):
 def test_two_memories_are_refused() -> None:
     one, other = OneMemory(), OtherMemory()
     one.origin, other.origin = "kept", "found"
-    assert (methods.ft() + Method("kept", (one,))).resolved().replays
+    assert (methods.ft() + MethodSum("kept", (one,))).resolve().replays
     with pytest.raises(InputError, match=r"'kept' and 'found' cannot be summed: both replay images"):
-        (methods.ft() + Method("kept", (one,)) + Method("found", (other,))).resolved()
+        (methods.ft() + MethodSum("kept", (one,)) + MethodSum("found", (other,))).resolve()
+
+
+@pytest.mark.parametrize(
+    ("text", "loss"),
+    [
+        ("sdr+ucd", "UnbiasedCrossEntropy"),  # neither specialises the other: the first named
+        ("ucd+sdr", "ExtendedMapCrossEntropy"),
+        ("ewf+sdr", "UnbiasedCrossEntropy"),  # the more specialised, although named last
+        ("ewf+ucd+sdr", "ExtendedMapCrossEntropy"),
+        ("sdr+ucd+mib", "UnbiasedCrossEntropy"),
+    ],
+)
+def test_of_several_defaults_the_more_specialised_or_the_first_named_is_used(text: str, loss: str) -> None:
+    found = [type(part).__name__ for part in methods.parse(text).parts if isinstance(part, Segmentation)]
+    assert found == [loss]
+
+
+def test_only_a_resolved_method_can_be_trained() -> None:
+    total = methods.mib() + methods.ucd()
+    assert not isinstance(total, Method)
+    assert not hasattr(total, "losses")
+    assert not hasattr(total.resolve(), "resolve")
+
+
+def test_every_built_in_method_is_an_explicit_attribute_and_no_module() -> None:
+    for entry in methods.describe_methods():
+        if not entry.build.__module__.startswith("incseg."):
+            continue  # installed by another package
+        name = entry.build.__name__
+        found = getattr(methods, name)
+        assert found is entry.build, name
+        assert name in methods.__all__
+    for module in pkgutil.iter_modules(methods.__path__):
+        assert module.name not in methods.__all__
+        assert isinstance(getattr(methods, module.name), ModuleType), f"{module.name} is hidden by another object"
 
 
 def test_resolving_is_associative_because_it_happens_once() -> None:
     a, b, c = methods.ft(), methods.ucd(), methods.mib()
-    assert names(((a + b) + c).resolved()) == names((a + (b + c)).resolved())
+    assert names(((a + b) + c).resolve()) == names((a + (b + c)).resolve())
 
 
 @pytest.mark.parametrize(
@@ -109,7 +146,7 @@ def test_sums_that_make_no_sense(text: str, message: str) -> None:
 
 def test_a_method_without_a_segmentation_loss_is_refused() -> None:
     with pytest.raises(InputError, match="no segmentation loss"):
-        Method("odd", (Part(),)).resolved()
+        MethodSum("odd", (Part(),)).resolve()
 
 
 def test_settings_reach_the_parts_and_are_checked() -> None:
@@ -223,12 +260,12 @@ def test_every_registered_method_says_what_it_is() -> None:
     for entry in methods.describe_methods():
         assert entry.summary
         assert entry.paper
-        entry.build().resolved()
+        entry.build().resolve()
     needs = {entry.name: entry.needs for entry in methods.describe_methods()}
-    assert needs["ft"] == []
-    assert needs["ucd"] == ["teacher"]
-    assert needs["joint"] == ["old data"]
-    assert needs["ewc"] == ["memory"]
-    assert needs["ewf"] == []
-    assert needs["recall"] == needs["emseg"] == ["teacher", "memory", "replay images"]
-    assert needs["sdr"] == ["teacher", "memory"]
+    assert needs["ft"] == ()
+    assert needs["ucd"] == ("teacher",)
+    assert needs["joint"] == ("old data",)
+    assert needs["ewc"] == ("memory",)
+    assert needs["ewf"] == ()
+    assert needs["recall"] == needs["emseg"] == ("teacher", "memory", "replay images")
+    assert needs["sdr"] == ("teacher", "memory")

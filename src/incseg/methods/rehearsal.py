@@ -9,28 +9,26 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from incseg import losses
 from incseg.batch import View
 from incseg.curriculum.curriculum import Library
 from incseg.loading.replay import Replay
-from incseg.methods.base import Context, Part
 from incseg.methods.finetune import CrossEntropy
-from incseg.methods.registry import method
-from incseg.methods.settings import Count, Share, Weight
+from incseg.methods.parsing import register_method
+from incseg.methods.part import Context, Count, Part, Share, Weight
 from incseg.protocol import BACKGROUND
 
-Kept = tuple[int, int]  # (the image's number in the dataset, the step whose labels it has)
+Kept = tuple[int, int]  # (the image's index in the dataset, the step whose labels it has)
 
 
 @dataclass
 class RehearsalMemory(Part):
     """A few images of earlier steps under the labels they had then, balanced over classes; half of every batch.
 
-    Images are kept by their number in the dataset. After each step the memory is filled anew from what it held and from
-    the step's images: the classes take turns, each choosing at random an image that is labelled with it.
+    Images are kept by their index in the dataset. After each step the memory is filled again from what it held and from
+    the step's images: the classes take turns, each taking a random image that is labelled with it.
     """
 
     rehearses: ClassVar[bool] = True
@@ -44,7 +42,7 @@ class RehearsalMemory(Part):
         return Replay(context.library.kept(*kept))
 
     def end(self, context: Context) -> None:
-        """Choose anew, now that there are more classes to choose for."""
+        """Choose again, now that there are more classes."""
         now = context.step.index
         shown = {(i, now): channels for i, channels in context.library.shown(now).items()}
         shown |= self._shown_by_kept(context.library)
@@ -69,9 +67,10 @@ class RehearsalMemory(Part):
 def _take_turns(
     shown: Mapping[Kept, frozenset[int]], channels: Sequence[int], size: int, generator: torch.Generator
 ) -> dict[Kept, int]:
-    """Which images to keep, each with the class that chose it: the classes in turn, until there are enough.
+    """Which images to keep, each with the class it is kept for: the classes in turn, until there are enough.
 
-    Who chooses first is drawn by lot, so that none goes without every time when there are more classes than places.
+    The order of the classes is random, so that with more classes than places it is not always the same ones that get
+    no image.
     """
     candidates = list(shown)
     shuffled = [candidates[i] for i in torch.randperm(len(candidates), generator=generator).tolist()]
@@ -90,9 +89,9 @@ def _take_turns(
 class CompletedCrossEntropy(CrossEntropy):
     """Cross-entropy on completed labels, in which rare classes weigh more.
 
-    E-step, at every iteration: background of any image becomes the teacher's old class where the teacher is at least
-    ``confidence`` sure of it; background of a kept image, which was labelled before the new classes existed, also
-    becomes the student's new class where the student is.
+    E-step, at every iteration: background of any image becomes the teacher's class where its probability is at least
+    ``confidence``; background of a kept image, which was labelled before the new classes existed, also becomes the
+    student's class where that is a new one with such a probability.
     """
 
     needs_teacher: ClassVar[bool] = True
@@ -103,26 +102,25 @@ class CompletedCrossEntropy(CrossEntropy):
         """The E-step."""
         if view.teacher is None:
             return None
-        sure, named = view.teacher_logits.softmax(dim=1).max(dim=1)
-        completed = view.labels.where((view.labels != BACKGROUND) | (sure < self.confidence), named)
-        sure, named = view.student_logits.detach().softmax(dim=1).max(dim=1)
-        is_new = (named >= view.step.old_classes) & (sure >= self.confidence) & (view.replayed > 0)[:, None, None]
-        return completed.where((completed != BACKGROUND) | ~is_new, named)
+        highest, predicted = view.teacher_logits.softmax(dim=1).max(dim=1)
+        completed = view.labels.where((view.labels != BACKGROUND) | (highest < self.confidence), predicted)
+        highest, predicted = view.student_logits.detach().softmax(dim=1).max(dim=1)
+        is_kept_image = (view.replayed > 0)[:, None, None]
+        is_new = (predicted >= view.step.old_classes) & (highest >= self.confidence) & is_kept_image
+        return completed.where((completed != BACKGROUND) | ~is_new, predicted)
 
     def losses(self, view: View) -> dict[str, Tensor]:
         """The M-step's loss; plain cross-entropy at step 0."""
         if view.teacher is None:
             return super().losses(view)
         counts = losses.class_counts(view.targets, num_classes=view.step.num_classes)
-        processes = 1
-        if dist.is_available() and dist.is_initialized():
-            processes = dist.get_world_size()
-            dist.all_reduce(counts)
+        counts = losses.sum_over_processes(counts)
         loss = losses.balanced_cross_entropy(view.student_logits, view.targets, power=self.balance, counts=counts)
-        return {"segmentation": processes * loss}  # the mean over processes is taken of sums, here of one batch
+        # Each process has its share of the joined batch's loss; training takes the mean over processes, not the sum.
+        return {"segmentation": losses.process_count() * loss}
 
 
-@method(
+@register_method(
     "emseg",
     "complete the missing labels, rehearse a class-balanced memory of old images, weigh rare classes more",
     paper="after Yan et al., An EM Framework for Online Incremental Learning of Semantic Segmentation, MM 2021",

@@ -8,7 +8,7 @@ from incseg.batch import Batch, Outputs, View
 from incseg.config import RunConfig
 from incseg.engine.assembly import build, launch, train
 from incseg.engine.checkpoint import FinishedStep
-from incseg.methods.emseg import CompletedCrossEntropy, RehearsalMemory, _take_turns
+from incseg.methods.rehearsal import CompletedCrossEntropy, RehearsalMemory, _take_turns
 from incseg.protocol import steps
 
 MakeConfig = Callable[..., RunConfig]

@@ -1,0 +1,1 @@
+"""An example of a package that adds a method and a dataset to incseg."""

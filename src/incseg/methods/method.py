@@ -1,0 +1,213 @@
+"""A method is a sum of parts: ``MethodSum`` collects them, ``Method`` has at most one per slot and can train."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from incseg.batch import Batch, Outputs, View
+from incseg.errors import InputError
+from incseg.loading.replay import Replay
+from incseg.methods.part import (
+    SLOTS,
+    Context,
+    LossTerm,
+    Part,
+    Penalty,
+    Segmentation,
+    first_step,
+    remembers,
+    replays,
+)
+from incseg.models import Segmenter
+from incseg.protocol import Step
+
+
+@dataclass(frozen=True)
+class MethodSum:
+    """The parts of one method, or of several that were added: ``mib() + ucd()``.
+
+    Several parts may still claim the same slot. ``resolve()`` decides between them, once, after everything is added:
+    deciding at every ``+`` would make the result depend on the order of additions.
+    """
+
+    name: str
+    parts: tuple[Part, ...]
+
+    def __add__(self, other: "MethodSum") -> "MethodSum":
+        return MethodSum(f"{self.name}+{other.name}", self.parts + other.parts)
+
+    def resolve(self) -> "Method":
+        """The method that can be trained, with one part per slot.
+
+        A default gives way to any other part, and a general part to its specialisation (a subclass). If several
+        defaults remain, the first one named is used; if several others do, the sum is refused.
+        """
+        parts = list(self.parts)
+        for slot in SLOTS:
+            candidates = [part for part in parts if isinstance(part, slot)]
+            chosen = _choose(candidates, slot)
+            parts = [part for part in parts if part is chosen or not isinstance(part, slot)]
+        parts = _without_repetition(parts)
+        _refuse_two_replays([part for part in parts if replays(part)])
+        if not any(isinstance(part, Segmentation) for part in parts):
+            raise InputError(
+                f"the method '{self.name}' has no segmentation loss: add one, for example 'ft+{self.name}'."
+            )
+        return Method(self.name, tuple(parts))
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method that can be trained: what the engine calls. ``MethodSum.resolve()`` and ``parse()`` make one."""
+
+    name: str
+    parts: tuple[Part, ...]
+
+    @property
+    def needs_teacher(self) -> bool:
+        """Whether the teacher must run on each batch."""
+        return any(part.needs_teacher for part in self.parts)
+
+    @property
+    def needs_stages(self) -> bool:
+        """Whether the networks must return the encoder's stages."""
+        return any(part.needs_stages for part in self.parts)
+
+    @property
+    def rehearses(self) -> bool:
+        """Whether images of earlier steps are loaded again from the dataset."""
+        return any(part.rehearses for part in self.parts)
+
+    @property
+    def keeps_data(self) -> bool:
+        """Whether the data of earlier steps is kept (the upper reference)."""
+        return any(part.keeps_data for part in self.parts)
+
+    @property
+    def first_step(self) -> str:
+        """What distinguishes this method's step 0 from plain cross-entropy training; empty if nothing does."""
+        return "+".join(sorted({first_step(part) for part in self.parts} - {""}))
+
+    @property
+    def remembers(self) -> bool:
+        """Whether something besides the network is kept from step to step."""
+        return any(remembers(part) for part in self.parts)
+
+    @property
+    def replays(self) -> bool:
+        """Whether images of old classes are added to those of a step."""
+        return any(replays(part) for part in self.parts)
+
+    def check(self, steps: Sequence[Step], classes: Sequence[str]) -> None:
+        """Call ``check`` of every part."""
+        for part in self.parts:
+            part.check(steps, classes)
+
+    def begin(self, context: Context) -> None:
+        """Call ``begin`` of every part."""
+        for part in self.parts:
+            part.begin(context)
+
+    def replay(self, context: Context) -> Replay | None:
+        """The replayed images of this step, from the one part that has any."""
+        found = (part.replay(context) for part in self.parts)
+        return next((replay for replay in found if replay is not None), None)
+
+    def end(self, context: Context) -> None:
+        """Call ``end`` of every part."""
+        for part in self.parts:
+            part.end(context)
+
+    def view(self, batch: Batch, student: Outputs, teacher: Outputs | None, step: Step) -> View:
+        """What the losses are computed from; every relabelling part starts from the targets of the one before it."""
+        view = View(batch, student, teacher, step)
+        for part in self.parts:
+            targets = part.relabel(view)
+            view = view if targets is None else replace(view, relabelled=targets)
+        return view
+
+    def losses(self, view: View) -> dict[str, Tensor]:
+        """All weighted loss terms by name; their sum is the objective.
+
+        Without a teacher, at step 0, parts that need one are skipped; the segmentation loss is always computed.
+        """
+        terms: dict[str, Tensor] = {}
+        for part in self.parts:
+            skipped = part.needs_teacher and view.teacher is None and not isinstance(part, Segmentation)
+            if isinstance(part, LossTerm) and not skipped:
+                for name, value in part.losses(view).items():
+                    if name in terms:
+                        raise InputError(f"two parts of the method '{self.name}' call their loss '{name}': rename one.")
+                    terms[name] = value
+        return terms
+
+    def observe(self, view: View, student: Segmenter) -> None:
+        """Call ``observe`` of every part."""
+        for part in self.parts:
+            part.observe(view, student)
+
+    def add_penalty_gradients(self, student: Segmenter) -> dict[str, Tensor]:
+        """Add the gradients of all penalties to ``.grad``, and return the penalties by name.
+
+        They depend on parameters alone, so every process adds the same and nothing needs to be exchanged.
+        """
+        terms = {type(p).__name__: p.penalty(student) for p in self.parts if isinstance(p, Penalty)}
+        total = torch.stack(list(terms.values())).sum() if terms else None
+        if total is not None and total.requires_grad:  # at step 0 a penalty is a constant
+            parameters = [p for p in student.parameters() if p.requires_grad]
+            gradients = torch.autograd.grad(total, parameters, allow_unused=True)
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                if gradient is not None:
+                    parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+        return terms
+
+    def memory(self) -> dict[str, Tensor]:
+        """The memory of all parts, flat: ``"PartName.key"`` → tensor."""
+        return {f"{type(p).__name__}.{key}": value for p in self.parts for key, value in p.memory.items()}
+
+    def load_memory(self, memory: dict[str, Tensor]) -> None:
+        """Restore what ``memory`` returned."""
+        for part in self.parts:
+            prefix = f"{type(part).__name__}."
+            part.memory = {key.removeprefix(prefix): t for key, t in memory.items() if key.startswith(prefix)}
+
+
+def _choose(candidates: Sequence[Part], slot: type[Part]) -> Part | None:
+    """The one part that fills a slot, or None if there is no candidate."""
+    explicit = [part for part in candidates if not part.is_default]
+    claims = explicit or candidates
+    claims = [
+        part
+        for index, part in enumerate(claims)
+        # A part gives way to a strict specialisation of itself, and to an equal one that was named first.
+        if not any(isinstance(other, type(part)) and type(other) is not type(part) for other in claims)
+        and part not in claims[:index]
+    ]
+    if explicit and len(claims) > 1:
+        first, second = claims[:2]
+        raise InputError(
+            f"'{first.origin}' and '{second.origin}' cannot be summed: both bring a {slot.__name__.lower()} loss "
+            f"({type(first).__name__} and {type(second).__name__}); keep one of them."
+        )
+    return claims[0] if claims else None
+
+
+def _without_repetition(parts: Sequence[Part]) -> list[Part]:
+    """A part that two methods bring is used once; if its settings differ, the sum is refused."""
+    kept: dict[str, Part] = {}  # by the name of the class, under which memory is saved
+    for part in parts:
+        other = kept.setdefault(type(part).__name__, part)
+        if other != part:
+            raise InputError(
+                f"'{other.origin}' and '{part.origin}' both bring {type(part).__name__}, with different settings "
+                f"({other} and {part}); give them the same."
+            )
+    return list(kept.values())
+
+
+def _refuse_two_replays(parts: Sequence[Part]) -> None:
+    if len(parts) > 1:
+        first, second = parts[:2]
+        raise InputError(f"'{first.origin}' and '{second.origin}' cannot be summed: both replay images; keep one.")

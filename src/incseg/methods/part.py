@@ -1,0 +1,157 @@
+"""What a method is made of: parts, each of which may add a loss, relabel, watch gradients or prepare a step."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+from torch import Tensor
+
+from incseg.batch import Batch, View
+from incseg.curriculum.curriculum import Library
+from incseg.loading.replay import Replay
+from incseg.models import Segmenter
+from incseg.protocol import Step
+
+# Types of settings that several methods have; pydantic refuses values outside their range.
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Temperature = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Stride = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1)]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a part may use at the beginning and the end of a step."""
+
+    step: Step
+    student: Segmenter
+    teacher: Segmenter | None
+    batches: Callable[[], Iterable[Batch]]
+    """One pass over the step's own training batches, on the device."""
+    library: Library
+    """Images to replay."""
+    stable_curvature: float = math.inf
+    """The largest second derivative of the loss at which the optimizer still converges in this step.
+
+    Where the loss curves more than this, every update overshoots the minimum by more than the one before.
+    """
+    seed: int = 0
+    """For random choices: derived from the run and the step, the same in every process."""
+    say: Callable[[str], None] = print
+    """Print a line for the user."""
+
+
+@dataclass
+class Part:
+    """One ingredient of a method. Settings are dataclass fields; state that must survive a crash is in ``memory``."""
+
+    needs_teacher: ClassVar[bool] = False
+    needs_stages: ClassVar[bool] = False
+    """Uses the encoder's stages, of the student and of the teacher."""
+    rehearses: ClassVar[bool] = False
+    """Keeps some images of earlier steps by their index in the dataset, which must therefore still be available."""
+    keeps_data: ClassVar[bool] = False
+    """Trains on the images and labels of all steps so far: only the upper reference may."""
+    remembers: ClassVar[bool | None] = None
+    """Keeps something from one step to the next, in ``memory``.
+
+    None derives it: true for a part that overrides ``observe`` or ``end``. Set it where that is wrong.
+    """
+    first_step: ClassVar[str | None] = None
+    """A name for what this part changes in step 0: methods with equal names can share a step-0 model.
+
+    None derives it: a part that remembers needs a step 0 of its own, any other trains it like plain cross-entropy. Set
+    it where that is wrong; empty means that step 0 is plain cross-entropy.
+    """
+
+    memory: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """State that is saved in checkpoints and kept from step to step."""
+    origin: str = field(default="", init=False, repr=False, compare=False)
+    """The name of the method that brought this part, for error messages."""
+    is_default: bool = field(default=False, init=False, repr=False, compare=False)
+    """Gives way to any other part in the same slot; see :func:`default`."""
+
+    def check(self, steps: Sequence[Step], classes: Sequence[str]) -> None:
+        """Before any training: raise an InputError for steps or class names (by channel) that cannot work."""
+
+    def begin(self, context: Context) -> None:
+        """Before a step: initialise the new head, freeze, estimate thresholds."""
+
+    def replay(self, context: Context) -> Replay | None:  # noqa: ARG002
+        """Images the step sees besides its own, or None; called after ``begin``."""
+        return None
+
+    def relabel(self, view: View) -> Tensor | None:  # noqa: ARG002
+        """New targets (B, H, W) for the segmentation loss, or None to leave them; never in place."""
+        return None
+
+    def observe(self, view: View, student: Segmenter) -> None:
+        """After backward and before the optimizer: gradients are those of the loss terms, without penalties."""
+
+    def end(self, context: Context) -> None:
+        """After a step, step 0 included."""
+
+
+@dataclass
+class LossTerm(Part, ABC):
+    """A part with losses on a batch."""
+
+    @abstractmethod
+    def losses(self, view: View) -> dict[str, Tensor]:
+        """Weighted scalars by name."""
+
+
+@dataclass
+class Penalty(Part, ABC):
+    """A part with a loss on the parameters alone, independent of the batch."""
+
+    @abstractmethod
+    def penalty(self, student: Segmenter) -> Tensor:
+        """A weighted scalar."""
+
+
+@dataclass
+class Segmentation(LossTerm):
+    """A slot: the loss on the labels. A method has exactly one."""
+
+
+@dataclass
+class Distillation(LossTerm):
+    """A slot: the loss on the teacher's outputs. A method has at most one."""
+
+
+@dataclass
+class Contrast(LossTerm):
+    """A slot: the loss that contrasts pixels. A method has at most one."""
+
+
+SLOTS: tuple[type[LossTerm], ...] = (Segmentation, Distillation, Contrast)
+
+
+def default(part: Part) -> Part:
+    """Mark a part as a default: it is used only if no other method in the sum brings one for the same slot."""
+    part.is_default = True
+    return part
+
+
+def replays(part: Part) -> bool:
+    """Whether a part adds images to the step's own."""
+    return type(part).replay is not Part.replay
+
+
+def remembers(part: Part) -> bool:
+    """Whether a part keeps something from one step to the next."""
+    if part.remembers is not None:
+        return part.remembers
+    return type(part).observe is not Part.observe or type(part).end is not Part.end
+
+
+def first_step(part: Part) -> str:
+    """What a part changes in step 0; empty if nothing."""
+    if part.first_step is not None:
+        return part.first_step
+    return type(part).__name__ if remembers(part) else ""
