@@ -10,7 +10,7 @@ import torch
 from incseg.deploy.prediction import Prediction
 from incseg.deploy.tiles import TILE, predict_ids
 from incseg.errors import InputError
-from incseg.images import Picture, Pixels, read_image
+from incseg.images import ImageLike, Pixels, read_image
 from incseg.models import Segmenter
 from incseg.models.storage import Record, describe_model, load_model, save_model
 from incseg.run_folder import RunFolder
@@ -33,7 +33,7 @@ class Model:
         """Where it computes."""
         return self.segmenter.mean.device
 
-    def predict(self, image: Picture) -> Prediction:
+    def predict(self, image: ImageLike) -> Prediction:
         """Segment one image of any size: a file, a Pillow image, or an array (H, W, 3) of RGB."""
         return self.predict_all([read_image(image)])[0]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from incseg.batch import Batch
-from incseg.datasets.file_split import read_image
+from incseg.datasets.file_split import image_tensor
 from incseg.datasets.source import Split
 from incseg.loading.transforms import TrainingTransform
 from incseg.protocol import IGNORE
@@ -60,7 +60,7 @@ class ClassPictures(ReplayedImages):
 
     def pair(self, position: int) -> tuple[Tensor, Tensor]:
         """The picture, all of it ignored until someone labels it."""
-        image = read_image(self.files[position])
+        image = image_tensor(self.files[position])
         return image, torch.full(image.shape[-2:], IGNORE, dtype=torch.int64)
 
 
