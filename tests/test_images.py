@@ -124,7 +124,10 @@ def test_many_images_are_named_in_linear_time(monkeypatch: pytest.MonkeyPatch) -
 
         __hash__ = str.__hash__
 
-    monkeypatch.setattr(Path, "as_posix", lambda path: Counted(path))
+    def as_posix(path: Path) -> str:
+        return Counted(path)
+
+    monkeypatch.setattr(Path, "as_posix", as_posix)
     found = images._distinct_names(paths)
     assert len(set(found)) == len(paths)
     assert found[:2] == ["0", "1"]

@@ -1,4 +1,4 @@
-"""The one reader of image and mask files, for training, scoring, checking and prediction; and the colours of classes."""
+"""The one reader of image and mask files, for training, scoring, checking and prediction; the colours of classes."""
 
 import glob
 import itertools

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from incseg.config.settings import EngineConfig, RunConfig
+from incseg.config.settings import DataConfig, EngineConfig, RunConfig
 
 # What only decides how a trained model is scored: 'incseg eval' can choose it anew.
-SCORING = {f"data.{name}" for name in ("scoring", "future", "scored_void", "background", "score_on")}
+SCORING = {f"data.{name}" for name in DataConfig.SCORING}
 
 
 # How the machine goes about it, and where things lie, does not make another run; precision does.

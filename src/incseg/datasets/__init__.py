@@ -1,5 +1,23 @@
-"""Datasets, which images and labels a step may see, and how they become batches."""
+"""Datasets: what one is, one file for each, and how to get, check and scan them."""
 
-from incseg.datasets.source import Source, Split, dataset_entry, dataset_names, describe_datasets, open_source
+from incseg.datasets.source import (
+    ReportProgress,
+    Source,
+    Split,
+    dataset_entry,
+    dataset_names,
+    describe_datasets,
+    open_source,
+    read_lines,
+)
 
-__all__ = ["Source", "Split", "dataset_entry", "dataset_names", "describe_datasets", "open_source"]
+__all__ = [
+    "ReportProgress",
+    "Source",
+    "Split",
+    "dataset_entry",
+    "dataset_names",
+    "describe_datasets",
+    "open_source",
+    "read_lines",
+]

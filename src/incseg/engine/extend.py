@@ -19,7 +19,7 @@ from incseg.deploy.model_card import write_card
 from incseg.engine import assembly as build
 from incseg.engine.first_step import GivenModel
 from incseg.errors import InputError
-from incseg.loading.batches import batches_per_epoch
+from incseg.loading import batches_per_epoch
 from incseg.metrics import mean
 from incseg.models.segmenter import STRIDE
 from incseg.run_folder import Run

@@ -6,11 +6,13 @@ from typing import Any
 import torch
 
 from incseg.config import SCORING, Layer, RunConfig, from_yaml, merge, validate
-from incseg.engine.assembly import build_curriculum, launch, loading_processes, run_header
+from incseg.curriculum import build_curriculum
+from incseg.engine.assembly import launch, loading_processes, run_header
 from incseg.engine.evaluator import run_result, score, step_entry
 from incseg.errors import InputError
-from incseg.loading.batches import scoring_loader
+from incseg.loading import scoring_loader
 from incseg.models.storage import load_model
+from incseg.protocol import Protocol
 from incseg.run_folder import RunFolder
 
 
@@ -42,7 +44,7 @@ def _require_scoring(settings: Layer, config: RunConfig) -> None:
 def _rescore(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
     here = config.engine.model_copy(update={"accelerator": "auto", "devices": 1, "nodes": 1})
     fabric = launch(config.model_copy(update={"engine": here}))
-    curriculum = build_curriculum(config)
+    curriculum = build_curriculum(Protocol.parse(config.protocol), config.data)
     entries = []
     for step in curriculum.steps:
         done = folder.completed_step(step.index)
@@ -52,7 +54,7 @@ def _rescore(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
         confusion = torch.zeros(step.num_classes, step.num_classes, dtype=torch.int64, device=fabric.device)
         for images in curriculum.scored_images(step):
             loader = scoring_loader(images, config.engine.score_batch_size, loading_processes(config))
-            confusion += score(segmenter, loader, images.judged_as(step.num_classes), fabric.device)
+            confusion += score(segmenter, loader, images.counted_as(step.num_classes), fabric.device)
         entries.append(step_entry(step, classes, done[1]["training_images"], confusion.cpu()))
     if not entries:
         raise InputError(f"{folder.path} has no finished step to score.")

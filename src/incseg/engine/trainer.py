@@ -17,7 +17,7 @@ from incseg.curriculum.curriculum import Curriculum, Library
 from incseg.engine.evaluator import history_record, run_result, save_pictures, score, step_entry
 from incseg.engine.journal import Journal
 from incseg.errors import TrainingError
-from incseg.loading.batches import BatchAddresses, TrainingSet, scoring_loader, training_loader
+from incseg.loading import BatchAddresses, TrainingSet, scoring_loader, training_loader
 from incseg.methods import Context, Method
 from incseg.models import Segmenter
 from incseg.models.storage import Record, describe_model, load_model, save_model
@@ -302,7 +302,7 @@ class Trainer:
         confusion = torch.zeros(step.num_classes, step.num_classes, dtype=torch.int64, device=device)
         for scored in self.curriculum.scored_images(step):
             loader = scoring_loader(scored, self.habits.score_batch_size, self.habits.workers, rank, world_size)
-            confusion += score(self.student, loader, scored.judged_as(step.num_classes), device)
+            confusion += score(self.student, loader, scored.counted_as(step.num_classes), device)
         confusion = cast(Tensor, self.fabric.all_reduce(confusion, reduce_op="sum"))
         classes = self.curriculum.classes[: step.num_classes]
         entry = step_entry(step, classes, images, confusion.cpu())
