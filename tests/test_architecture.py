@@ -29,7 +29,7 @@ ALLOWED = {
     "report": {"paper", "datasets"},
     "bench": {"losses", "engine"},
     "catalogue": {"datasets", "methods", "paper"},
-    "data_cli": {"datasets", "engine", "report"},
+    "data_cli": {"datasets", "curriculum", "report"},
     "cli": {"engine", "deploy", "report", "paper", "bench", "datasets", "catalogue", "data_cli"},
     "__main__": {"cli"},
 }

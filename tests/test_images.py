@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from incseg import images
 from incseg.errors import InputError
 from incseg.images import ImageFile, find_images, read_image
 
@@ -73,7 +74,7 @@ def test_what_is_no_image_is_named(tmp_path: Path) -> None:
     whole = tmp_path / "whole.jpg"
     Image.effect_noise((64, 64), 50).save(whole)
     (tmp_path / "cut.jpg").write_bytes(whole.read_bytes()[:800])
-    for name, message in [("text.png", "not an image"), ("cut.jpg", "is it complete"), ("none.png", "no image")]:
+    for name, message in [("text.png", "not an image"), ("cut.jpg", "is it complete"), ("none.png", "is missing")]:
         with pytest.raises(InputError, match=message):
             read_image(tmp_path / name)
     with pytest.raises(InputError, match=r"not \(4, 4\) float64"):
@@ -106,6 +107,41 @@ def test_patterns_are_expanded_also_where_the_shell_does_not(photos: Path) -> No
 def test_no_file_is_taken_twice_and_no_two_share_a_name(photos: Path) -> None:
     assert names(find_images([photos / "x.jpg", f"{photos}/a/../x.jpg"])) == ["x"]
     assert names(find_images([photos / "x.jpg", photos / "a" / "x.jpg"])) == ["x_jpg", "x_jpg-2"]
+
+
+def test_many_images_are_named_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comparing every name with every other would take four million comparisons."""
+    paths = [Path(f"{i}.png") for i in range(1000)] + [Path("x.jpg")] * 500 + [Path("x.png")] * 500
+    compared = 0
+
+    class Counted(str):
+        __slots__ = ()
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    def as_posix(path: Path) -> str:
+        return Counted(path)
+
+    monkeypatch.setattr(Path, "as_posix", as_posix)
+    found = images._distinct_names(paths)
+    assert len(set(found)) == len(paths)
+    assert found[:2] == ["0", "1"]
+    assert found[1000:1003] == ["x_jpg", "x_jpg-2", "x_jpg-3"]
+    assert found[-1] == "x_png-500"
+    assert compared < 10 * len(paths)
+
+
+def test_a_number_that_a_file_already_has_is_skipped(tmp_path: Path) -> None:
+    for name in ("a/x.png", "b/x.png", "x_png-2.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    given = [tmp_path / "x_png-2.png", tmp_path / "a/x.png", tmp_path / "b/x.png"]
+    assert names(find_images(given)) == ["x_png-2", "x_png", "x_png-3"]
 
 
 def test_what_matches_nothing_is_named(photos: Path) -> None:

@@ -17,7 +17,7 @@ class Batch(NamedTuple):
     Attributes:
         images: (B, 3, H, W) uint8 RGB; the network normalises.
         labels: (B, H, W) int64 channels: 0 background, 255 ignored.
-        replayed: (B,) int64, the old class in whose memory an image is here, 0 for the step's own images; None where
+        replayed: (B,) int64, the old class a replayed image was kept for, 0 for the step's own images; None where
             nothing is ever replayed.
     """
 
@@ -66,7 +66,7 @@ class View:
 
     @property
     def replayed(self) -> Tensor:
-        """(B,) the old class in whose memory an image is here, 0 for the step's own images."""
+        """(B,) the old class a replayed image was kept for, 0 for the step's own images."""
         return self.labels.new_zeros(len(self.labels)) if self.batch.replayed is None else self.batch.replayed
 
     @property

@@ -39,13 +39,15 @@ def split(
         settings: the dotted settings, which main() reads.
     """
     from incseg.config import load_recipe, merge
-    from incseg.engine.assembly import build_curriculum
+    from incseg.curriculum import build_curriculum
+    from incseg.protocol import Protocol
 
     if out is not None:
         usable_file(out)
     data = {name: value for name, value in (("root", data_root), ("splits", splits)) if value is not None}
     config = load_recipe(protocol, merge(settings or {}, {"data": data}))
-    described = build_curriculum(config, Console(stderr=True)).describe()
+    curriculum = build_curriculum(Protocol.parse(config.protocol), config.data, Console(stderr=True).say)
+    described = curriculum.describe()
     console = Console(highlight=False, markup=False, soft_wrap=True)
     for step in described["steps"]:
         console.print(f"step {step['step']}: {len(step['images'])} images, classes {', '.join(step['classes'])}")
@@ -112,10 +114,10 @@ def prepare(
     from incseg.datasets import dataset_entry
     from incseg.datasets.prepare import prepare as prepare_dataset
 
-    def watch(title: str) -> AbstractContextManager[Callable[[int, int], None]]:
+    def show_progress(title: str) -> AbstractContextManager[Callable[[int, int], None]]:
         return progress_of(title, Console(stderr=True))
 
-    source = prepare_dataset(name, root, watch)
+    source = prepare_dataset(name, root, show_progress)
     shortfall = dataset_entry(name).shortfall(source)
     if shortfall:
         raise IncompleteError(shortfall)

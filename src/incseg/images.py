@@ -1,61 +1,146 @@
-"""Images and masks as people have them: read in one way everywhere, and the colours in which classes are shown."""
+"""The one reader of image and mask files, for training, scoring, checking and prediction; the colours of classes."""
 
 import glob
 import itertools
-from collections.abc import Sequence
+import struct
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from incseg.errors import InputError
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp"}
 Pixels = NDArray[np.uint8]  # (H, W, 3) RGB
-Picture = str | Path | Image.Image | Pixels
-DEPTHS = (8, 10, 12, 14, 16, 24, 32)  # bits of a brightness, as cameras and scanners have them
+ImageLike = str | Path | Image.Image | Pixels
+ClassIds = NDArray[np.uint8] | NDArray[np.int32]  # (H, W)
+DEPTHS = (8, 10, 12, 14, 16, 24, 32)  # bits per brightness value, as cameras and scanners have them
 LARGEST = 1_000_000_000  # pixels: 3 GB of RGB; Pillow's own limit is meant for images from strangers
-_LIMIT = Lock()
+MIRRORED_OR_TURNED, TURNED_SIDEWAYS = range(2, 9), range(5, 9)  # values of the EXIF orientation
+# A complete file has these bytes near its end; a copy or download that broke off does not.
+ENDINGS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}
+NEAR_THE_END = 64  # bytes
+_PILLOW_LIMIT = Lock()
 
 
-def read_image(picture: Picture) -> Pixels:
+def read_image(image: ImageLike) -> Pixels:
     """Any image as upright 8-bit RGB: a file, a Pillow image, or an array that is RGB already."""
-    if isinstance(picture, np.ndarray):
-        if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
-            raise InputError(f"an image array must be (H, W, 3) uint8 RGB, not {picture.shape} {picture.dtype}.")
-        return picture
-    if isinstance(picture, Image.Image):
-        return np.array(_in_rgb(ImageOps.exif_transpose(picture)))
+    if isinstance(image, np.ndarray):
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+            raise InputError(f"an image array must be (H, W, 3) uint8 RGB, not {image.shape} {image.dtype}.")
+        return image
+    if isinstance(image, Image.Image):
+        return np.array(_to_rgb(_upright(image)))
+    with _opened(image, "image") as opened:
+        return np.array(_to_rgb(_upright(opened)))
+
+
+def read_mask(path: Path, image: Path) -> ClassIds:
+    """The class ids in a mask file; it must have one channel and the size of its image.
+
+    Both are compared upright: a photo is turned as its EXIF orientation says, and its mask usually has none of its own,
+    because annotation tools show the photo upright and save the mask as drawn.
+    """
+    with _opened(path, "mask") as mask, _opened(image, "image") as photo:
+        if mask.mode not in ("P", "L", "1") and not mask.mode.startswith("I"):
+            raise InputError(
+                f"the mask {path} holds {mask.mode} colours, not class ids: save masks as single-channel PNG in which "
+                "each pixel is the id of its class (0 background, 255 ignored)."
+            )
+        size, expected = _upright_size(mask), _upright_size(photo)
+        if size != expected:
+            turned = "" if expected == photo.size else ", turned upright as its EXIF orientation says,"
+            raise InputError(
+                f"the mask {path} is {size[0]}×{size[1]} but its image{turned} is {expected[0]}×{expected[1]}: they "
+                "must have the same size."
+            )
+        ids: ClassIds = np.array(_upright(mask))
+    return ids if ids.dtype == np.uint8 else ids.astype(np.int32)
+
+
+def check_image(path: Path) -> None:
+    """Refuse a file that cannot be read or is cut off; it is decoded only if its last bytes leave that open."""
+    with _opened(path, "image") as image:
+        ending = ENDINGS.get(image.format or "")
+        if ending is None or ending not in _last_bytes(path):
+            image.load()
+
+
+def _last_bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - NEAR_THE_END))
+        return file.read()
+
+
+@contextmanager
+def _opened(path: str | Path, kind: str) -> Iterator[Image.Image]:
+    """An image file, to be decoded inside the block: Pillow decodes late, so errors may come until the block ends."""
     try:
-        with _opened(picture) as opened:
-            if opened.width * opened.height > LARGEST:
-                raise InputError(f"{picture} is {opened.width}×{opened.height}: at most {LARGEST:.0e} pixels fit.")
-            return read_image(opened)
+        with _open_of_any_size(path) as image:
+            if image.width * image.height > LARGEST:
+                raise InputError(f"{path} is {image.width}×{image.height}: at most {LARGEST:.0e} pixels fit.")
+            yield image
     except FileNotFoundError:
-        raise InputError(f"there is no image {picture}.") from None
+        raise InputError(f"the {kind} {path} is missing.") from None
     except UnidentifiedImageError:
-        raise InputError(f"{picture} is not an image that can be read.") from None
+        raise InputError(f"the {kind} {path} cannot be read: it is not an image file.") from None
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise InputError(f"{picture} cannot be read ({error}); is it complete?") from None
+        raise InputError(f"the {kind} {path} cannot be read ({error}); is it complete?") from None
 
 
-def _in_rgb(picture: Image.Image) -> Image.Image:
+def _open_of_any_size(path: str | Path) -> Image.Image:
+    """Read a file's header. Pillow's size limit is global, so only one thread at a time lifts it."""
+    with _PILLOW_LIMIT:
+        usual, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+        try:
+            return Image.open(path)
+        finally:
+            Image.MAX_IMAGE_PIXELS = usual
+
+
+def _orientation(image: Image.Image) -> int:
+    """The EXIF orientation, 1 (upright) where there is none or the EXIF block is damaged, as in many web photos.
+
+    Only what a file says before its pixels counts: Pillow would decode a whole PNG to look for EXIF after them, and
+    the size of an image could not be told from its header.
+    """
+    try:
+        orientation = Image.Image.getexif(image).get(ExifTags.Base.Orientation, 1)
+    except (SyntaxError, ValueError, KeyError, TypeError, OSError, struct.error):
+        return 1
+    return int(orientation) if orientation in MIRRORED_OR_TURNED else 1
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    return image if _orientation(image) == 1 else ImageOps.exif_transpose(image)
+
+
+def _upright_size(image: Image.Image) -> tuple[int, int]:
+    """Width and height after turning; of a TIFF, Pillow gives these already."""
+    sideways = image.format != "TIFF" and _orientation(image) in TURNED_SIDEWAYS
+    return (image.height, image.width) if sideways else image.size
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
     """Colours as they are, brightness scaled to 8 bits, and what is transparent shown on white."""
-    if picture.mode.startswith(("I", "F")):
-        return Image.fromarray(_in_8_bits(np.asarray(picture))).convert("RGB")
-    if picture.has_transparency_data:
-        picture = picture.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
-    return picture.convert("RGB")
+    if image.mode.startswith(("I", "F")):
+        return Image.fromarray(_to_8_bits(np.asarray(image))).convert("RGB")
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+    return image.convert("RGB")
 
 
-def _in_8_bits(values: NDArray[np.generic]) -> Pixels:
-    """Scale by the smallest usual depth that holds the brightest pixel; numbers up to 1 are shares of white.
+def _to_8_bits(values: NDArray[np.generic]) -> Pixels:
+    """Scale by the smallest usual depth that holds the brightest pixel; floats up to 1 are fractions of white.
 
-    A file of 16 bits often holds 10 or 12: taken over the full range it would be almost black.
+    A file of 16 bits often holds 10 or 12: scaled by the full range it would be almost black.
     """
     brightness = np.nan_to_num(values.astype(np.float64), posinf=0.0).clip(min=0)
     brightest = brightness.max(initial=0)
@@ -66,48 +151,37 @@ def _in_8_bits(values: NDArray[np.generic]) -> Pixels:
     return (brightness * (255 / white)).round().astype(np.uint8)
 
 
-def _opened(path: str | Path) -> Image.Image:
-    """Read the head of a file. Pillow's limit on the size is one for all threads, so it is lifted by one at a time."""
-    with _LIMIT:
-        usual, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
-        try:
-            return Image.open(path)
-        finally:
-            Image.MAX_IMAGE_PIXELS = usual
-
-
 @dataclass(frozen=True)
 class ImageFile:
-    """An image on disk, and where among the outputs its own belong (a path without suffix)."""
+    """An image file, and the name of its outputs: a path without suffix, relative to the output folder."""
 
     path: Path
     name: str
 
 
 def find_images(given: Sequence[str | Path], leave_out: Path | None = None) -> list[ImageFile]:
-    """Files, folders (with what lies below them) and glob patterns, each image once, in order.
+    """The images that files, folders (searched recursively) and glob patterns name, each once, in order.
 
-    Outputs are named after the image, below the folder it was found in: ``photos/a/x.jpg`` of the folder ``photos``
-    becomes ``a/x``. Where two would be named alike, their names keep the suffix, and are numbered if that is not
-    enough. What lies below ``leave_out``, the folder of the outputs, is no input.
+    Outputs are named after the image, relative to the folder it was found in: ``photos/a/x.jpg`` of the folder
+    ``photos`` becomes ``a/x``. Where two names would be the same, they keep the suffix, and get a number if that is not
+    enough. Files below ``leave_out``, the output folder, are skipped.
     """
-    found: dict[Path, tuple[Path, Path]] = {}  # by the file it really is: its path, and its name below a folder
+    excluded = None if leave_out is None else leave_out.resolve()
+    found: dict[Path, tuple[Path, Path]] = {}  # resolved path -> the path as given, and relative to its folder
     for text in given:
-        matches = [
-            (path, name)
-            for path, name in _images_of(Path(text).expanduser())
-            if leave_out is None or leave_out.resolve() not in path.resolve().parents
-        ]
-        if not matches:
+        images = [(path.resolve(), path, name) for path, name in _images_of(Path(text).expanduser())]
+        images = [image for image in images if excluded not in image[0].parents]
+        if not images:
             suffixes = ", ".join(sorted(IMAGE_SUFFIXES))
             raise InputError(f"'{text}' matches no image: give files, folders or patterns (looked for {suffixes}).")
-        for path, name in matches:
-            found.setdefault(path.resolve(), (path, name))
-    names = _distinct([name for _, name in found.values()])
+        for resolved, path, name in images:
+            found.setdefault(resolved, (path, name))
+    names = _distinct_names([name for _, name in found.values()])
     return [ImageFile(path, name) for (path, _), name in zip(found.values(), names, strict=True)]
 
 
 def _images_of(path: Path) -> list[tuple[Path, Path]]:
+    """Each image, as a path and relative to the folder that was given (of a pattern: its part without wildcards)."""
     if path.is_file():
         return [(path, Path(path.name))]
     if path.is_dir():
@@ -122,17 +196,19 @@ def _is_image(path: Path) -> bool:
     return path.is_file() and path.suffix.lower() in IMAGE_SUFFIXES
 
 
-def _distinct(names: Sequence[Path]) -> list[str]:
-    stems = [name.with_suffix("").as_posix() for name in names]
-    wanted = [
-        stem if stems.count(stem) == 1 else f"{stem}_{name.suffix.removeprefix('.')}"
-        for stem, name in zip(stems, names, strict=True)
-    ]
-    taken: list[str] = []
-    for name in wanted:
-        numbered = (f"{name}-{number}" for number in itertools.count(2))
-        taken.append(next(free for free in itertools.chain([name], numbered) if free not in taken))
-    return taken
+def _distinct_names(paths: Sequence[Path]) -> list[str]:
+    """A name per path, without its suffix; in linear time, as folders may hold many thousands of images."""
+    stems = [path.with_suffix("").as_posix() for path in paths]
+    shared = Counter(stems)
+    names: dict[str, None] = {}
+    numbers: Counter[str] = Counter()  # how many numbers were tried for a name: those are taken and stay so
+    for stem, path in zip(stems, paths, strict=True):
+        wanted = name = stem if shared[stem] == 1 else f"{stem}_{path.suffix.removeprefix('.')}"
+        while name in names:
+            numbers[wanted] += 1
+            name = f"{wanted}-{numbers[wanted] + 1}"
+        names[name] = None
+    return list(names)
 
 
 def palette() -> NDArray[np.uint8]:

@@ -1,18 +1,22 @@
+import ast
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from incseg.curriculum.curriculum import LabelPolicy, ProtocolCurriculum
+import incseg
+from incseg.config import DataConfig
+from incseg.curriculum import ProtocolCurriculum, build_curriculum
 from incseg.datasets import open_source
 from incseg.errors import InputError
 from incseg.images import index_image
 from incseg.protocol import Protocol
-from samples import write_folder
+from samples import write_cityscapes, write_folder
 
 
-def curriculum(root: Path, task: str = "folder/2-2/overlapped", **options: object) -> ProtocolCurriculum:
-    return ProtocolCurriculum(open_source("folder", root), Protocol.parse(task), **options)  # type: ignore[arg-type]  # options
+def curriculum(root: Path, task: str = "folder/2-2/overlapped", **settings: object) -> ProtocolCurriculum:
+    data = DataConfig.model_validate(settings)
+    return ProtocolCurriculum(open_source("folder", root), Protocol.parse(task), data)
 
 
 def test_joint_training_gathers_the_images_of_all_steps(tiny_folder: Path) -> None:
@@ -25,15 +29,15 @@ def test_joint_training_gathers_the_images_of_all_steps(tiny_folder: Path) -> No
 
 
 def test_classes_are_named_in_the_order_of_learning(tiny_folder: Path) -> None:
-    wanted = ["cross", "triangle", "square", "disc"]
-    assert curriculum(tiny_folder, wanted_order=wanted).classes == ("background", *wanted)
+    wanted = ("cross", "triangle", "square", "disc")
+    assert curriculum(tiny_folder, class_order=wanted).classes == ("background", *wanted)
 
 
 def test_all_validation_images_may_be_scored(tmp_path: Path) -> None:
     root = write_folder(tmp_path / "data", train=12, val=4)
     index_image(np.zeros((64, 64), np.uint8)).save(root / "masks" / "015.png")
     lessons = curriculum(root)
-    everything = curriculum(root, policy=LabelPolicy(score_on_all=True))
+    everything = curriculum(root, score_on="all")
     assert len(everything.scored_images(everything.steps[1])[0]) == 4
     assert len(lessons.scored_images(lessons.steps[1])[0]) == 3
 
@@ -51,3 +55,36 @@ def test_a_step_without_images_is_refused_before_training(tmp_path: Path) -> Non
         curriculum(root)
     with pytest.raises(InputError, match=r"step 1 of folder/1-3/overlapped has no .* shows 'square' \(nor 2 of its"):
         curriculum(root, "folder/1-3/overlapped")
+
+
+def test_a_curriculum_is_built_from_the_data_settings_alone(tiny_folder: Path) -> None:
+    data = DataConfig(root=tiny_folder, class_order=("cross", "triangle", "square", "disc"), scoring="paper")
+    said: list[str] = []
+    built = build_curriculum(Protocol.parse("folder/2-2/overlapped"), data, said.append)
+    assert isinstance(built, ProtocolCurriculum)
+    assert built.classes[1:] == data.class_order
+    assert built.scored_crop is not None
+    assert said == []
+
+
+def test_a_dataset_that_is_not_complete_is_mentioned(tmp_path: Path) -> None:
+    everything = [7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33]
+    root = write_cityscapes(tmp_path, {"ulm_0_0": everything}, {"ulm_1_0": everything})
+    said: list[str] = []
+    build_curriculum(Protocol.parse("cityscapes/13-6/overlapped"), DataConfig(root=root), said.append)
+    assert len(said) == 1
+    assert said[0].startswith("cityscapes: 1 of the published 2975 training images")
+
+
+def test_a_new_label_policy_touches_two_files() -> None:
+    """Its setting is declared in the configuration and read by the rules; what lies between passes it on unseen."""
+    policies = {"void", "scored_void", "future", "background", "score_on"}
+    assert policies <= DataConfig.model_fields.keys()
+    source = Path(incseg.__file__).parent
+    for path in source.rglob("*.py"):
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        read = {
+            node.attr for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node.value).endswith("data")
+        }
+        if path != source / "curriculum" / "rules.py":
+            assert not policies & read, path

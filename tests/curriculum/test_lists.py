@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from incseg import cli
-from incseg.curriculum.curriculum import ProtocolCurriculum
+from incseg.config import DataConfig
+from incseg.curriculum import ProtocolCurriculum
 from incseg.datasets import open_source
 from incseg.errors import InputError
 from incseg.images import index_image
@@ -32,7 +33,7 @@ def lists(tmp_path: Path) -> Path:
 
 
 def indices(root: Path, lists: Path | None) -> list[list[int]]:
-    found = ProtocolCurriculum(open_source("folder", root), Protocol.parse(PROTOCOL), lists=lists).indices
+    found = ProtocolCurriculum(open_source("folder", root), Protocol.parse(PROTOCOL), DataConfig(splits=lists)).indices
     return [list(step) for step in found]
 
 

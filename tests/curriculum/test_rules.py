@@ -1,11 +1,13 @@
 import pytest
 
+from incseg.config import DataConfig
 from incseg.curriculum.rules import images_per_step, scored_images, scoring_table, training_images, training_table
 from incseg.protocol import Setting, steps
 
 # Six images over four foreground classes; background (0) is always shown.
 PRESENCE = [frozenset(ids) for ids in ([0, 1], [0, 2, 3], [0, 3], [0, 1, 4], [0], [0, 3, 4])]
 NATURAL = (0, 1, 2, 3, 4)
+DEFAULTS = DataConfig()
 
 
 @pytest.mark.parametrize(
@@ -53,35 +55,36 @@ def test_a_balanced_partition_counts_for_the_step_that_got_the_image() -> None:
 
 def test_scored_images_show_a_class_seen_so_far() -> None:
     first, _, last = steps("2-1", 4)
-    assert scored_images(PRESENCE, first, NATURAL) == [0, 1, 3]
-    assert scored_images(PRESENCE, last, NATURAL) == [0, 1, 2, 3, 5]
+    assert scored_images(PRESENCE, first, NATURAL, DEFAULTS) == [0, 1, 3]
+    assert scored_images(PRESENCE, last, NATURAL, DEFAULTS) == [0, 1, 2, 3, 5]
+    assert scored_images(PRESENCE, first, NATURAL, DataConfig(score_on="all")) == [0, 1, 2, 3, 4, 5]
 
 
 def test_only_the_new_classes_are_labelled_in_training() -> None:
-    table = training_table(steps("2-1", 4)[1], NATURAL)
+    table = training_table(steps("2-1", 4)[1], NATURAL, DEFAULTS)
     assert table[[0, 1, 2, 3, 4, 255]].tolist() == [0, 0, 0, 3, 0, 255]
 
 
 def test_joint_training_may_keep_the_old_labels() -> None:
-    table = training_table(steps("2-1", 4)[1], NATURAL, keep_old=True)
+    table = training_table(steps("2-1", 4)[1], NATURAL, DEFAULTS, keep_old=True)
     assert table[[0, 1, 2, 3, 4, 255]].tolist() == [0, 1, 2, 3, 0, 255]
 
 
 def test_void_may_become_background() -> None:
-    assert training_table(steps("2-2", 4)[0], NATURAL, void="background")[255] == 0
+    assert training_table(steps("2-2", 4)[0], NATURAL, DataConfig(void="background"))[255] == 0
 
 
 def test_labels_are_channels_in_the_order_of_learning() -> None:
     order = (0, 4, 3, 2, 1)
     first, second = steps("2-2", 4)
-    assert training_table(first, order)[[0, 1, 2, 3, 4]].tolist() == [0, 0, 0, 2, 1]
-    assert training_table(second, order)[[0, 1, 2, 3, 4]].tolist() == [0, 4, 3, 0, 0]
-    assert scoring_table(second, order)[[0, 1, 2, 3, 4]].tolist() == [0, 4, 3, 2, 1]
+    assert training_table(first, order, DEFAULTS)[[0, 1, 2, 3, 4]].tolist() == [0, 0, 0, 2, 1]
+    assert training_table(second, order, DEFAULTS)[[0, 1, 2, 3, 4]].tolist() == [0, 4, 3, 0, 0]
+    assert scoring_table(second, order, DEFAULTS)[[0, 1, 2, 3, 4]].tolist() == [0, 4, 3, 2, 1]
 
 
 @pytest.mark.parametrize(("future", "expected"), [("background", 0), ("ignore", 255)])
 def test_classes_still_to_come_when_scoring(future: str, expected: int) -> None:
-    table = scoring_table(steps("2-2", 4)[0], NATURAL, future)  # type: ignore[arg-type]  # parametrised literal
+    table = scoring_table(steps("2-2", 4)[0], NATURAL, DataConfig.model_validate({"future": future}))
     assert table[[0, 1, 2, 3, 4, 255]].tolist() == [0, 1, 2, expected, expected, 255]
 
 
@@ -91,10 +94,10 @@ def test_classes_still_to_come_when_scoring(future: str, expected: int) -> None:
         ({}, [0, 1, 2, 0, 0, 255]),  # UCD and PLOP
         ({"future": "ignore"}, [0, 1, 2, 255, 255, 255]),  # MiB on VOC
         ({"future": "ignore", "background": "ignore"}, [255, 1, 2, 255, 255, 255]),  # MiB on ADE20K
-        ({"future": "ignore", "void": "background"}, [0, 1, 2, 255, 255, 0]),  # UCD on Cityscapes
+        ({"future": "ignore", "scored_void": "background"}, [0, 1, 2, 255, 255, 0]),  # UCD on Cityscapes
         ({"background": "ignore"}, [255, 1, 2, 255, 255, 255]),  # classes to come are background, so ignored as well
     ],
 )
 def test_how_codebases_score(options: dict[str, str], expected: list[int]) -> None:
-    table = scoring_table(steps("2-2", 4)[0], NATURAL, **options)  # type: ignore[arg-type]  # parametrised literals
+    table = scoring_table(steps("2-2", 4)[0], NATURAL, DataConfig.model_validate(options))
     assert table[[0, 1, 2, 3, 4, 255]].tolist() == expected

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from conftest import SHARED
+from incseg.config import DataConfig
 from incseg.curriculum.rules import images_per_step, scored_images
 from incseg.protocol import Setting, steps
 
@@ -64,4 +65,4 @@ def test_every_setting_has_the_published_number_of_images_in_every_step(training
 
 def test_images_scored_after_each_step_of_15_5() -> None:
     validation = presence("voc256-val.zip")
-    assert [len(scored_images(validation, step, NATURAL)) for step in steps("15-5", 20)] == [1240, 1449]
+    assert [len(scored_images(validation, step, NATURAL, DataConfig())) for step in steps("15-5", 20)] == [1240, 1449]

@@ -3,12 +3,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from incseg.config import RunConfig, load_recipe
+from incseg.config import load_recipe
+from incseg.curriculum import Curriculum, build_curriculum
 from incseg.datasets import open_source
 from incseg.datasets.ade20k import CLASSES, ORDERS
-from incseg.engine.assembly import build_curriculum
 from incseg.errors import InputError
-from incseg.protocol import steps
+from incseg.protocol import Protocol, steps
 from samples import write_ade20k
 
 # Every class is in the first, so that every step has something to learn.
@@ -27,8 +27,9 @@ def root(tmp_path: Path) -> Path:
     return write_ade20k(tmp_path / "ADEChallengeData2016", TRAIN_SCENES, VAL_SCENES)
 
 
-def recipe(root: Path, protocol: str, **data: str) -> RunConfig:
-    return load_recipe(protocol, {"method": "ft", "data": {"root": root, **data}})
+def curriculum(root: Path, protocol: str, **data: str) -> Curriculum:
+    config = load_recipe(protocol, {"method": "ft", "data": {"root": root, **data}})
+    return build_curriculum(Protocol.parse(config.protocol), config.data)
 
 
 def test_there_are_150_classes_with_names_of_their_own_and_every_order_has_them_all() -> None:
@@ -94,16 +95,16 @@ def test_files_come_by_name_with_their_ids(root: Path, above: bool) -> None:
 
 
 def test_the_images_of_every_step_by_hand(root: Path) -> None:
-    assert build_curriculum(recipe(root, "ade20k/100-50/overlapped")).indices == [[0, 1, 2], [0, 1, 3]]
-    tens = build_curriculum(recipe(root, "ade20k/100-10/overlapped"))
+    assert curriculum(root, "ade20k/100-50/overlapped").indices == [[0, 1, 2], [0, 1, 3]]
+    tens = curriculum(root, "ade20k/100-10/overlapped")
     assert tens.indices == [[0, 1, 2], [0], [0, 1, 3], [0], [0], [0, 3]]
-    assert build_curriculum(recipe(root, "ade20k/50-50/overlapped")).indices == [[0, 1], [0, 2], [0, 1, 3]]
+    assert curriculum(root, "ade20k/50-50/overlapped").indices == [[0, 1], [0, 2], [0, 1, 3]]
     # Order b: 1 is of the first fifty, 60, 120 and 150 of the second; 145 and 2 are of the last fifty.
-    assert build_curriculum(recipe(root, "ade20k/50-50-b/overlapped")).indices == [[0, 1], [0, 1, 2, 3], [0]]
+    assert curriculum(root, "ade20k/50-50-b/overlapped").indices == [[0, 1], [0, 1, 2, 3], [0]]
 
 
 def test_labels_are_channels_in_order_b(root: Path) -> None:
-    lessons = build_curriculum(recipe(root, "ade20k/100-10-b/overlapped"))
+    lessons = curriculum(root, "ade20k/100-10-b/overlapped")
     channel_of_145 = ORDERS["b"].index(145)
     assert 101 <= channel_of_145 < 111
     table = lessons.training_images(lessons.steps[1], 32).table
@@ -113,7 +114,7 @@ def test_labels_are_channels_in_order_b(root: Path) -> None:
 
 def test_scored_as_in_ucd_and_as_in_mib(root: Path) -> None:
     def scored(**data: str) -> list[int]:
-        lessons = build_curriculum(recipe(root, "ade20k/100-50/overlapped", **data))
+        lessons = curriculum(root, "ade20k/100-50/overlapped", **data)
         labels: list[int] = lessons.scored_images(lessons.steps[0])[0][0].labels[0, ::2].tolist()
         return labels
 
@@ -123,7 +124,7 @@ def test_scored_as_in_ucd_and_as_in_mib(root: Path) -> None:
 
 def test_an_unknown_order_names_the_published_ones(root: Path) -> None:
     with pytest.raises(InputError, match=r"'d', .* nor one of its published orders \(a, b, c\)"):
-        build_curriculum(recipe(root, "ade20k/100-50/overlapped", class_order="d"))
+        curriculum(root, "ade20k/100-50/overlapped", class_order="d")
 
 
 def test_what_is_wrong_with_a_tree_is_said_with_the_files_name(root: Path) -> None:
@@ -140,7 +141,7 @@ def test_what_is_wrong_with_a_tree_is_said_with_the_files_name(root: Path) -> No
 def test_an_id_beyond_150_is_named(tmp_path: Path) -> None:
     root = write_ade20k(tmp_path, {"a": [0, 151]}, {"b": [1]})
     with pytest.raises(InputError, match=r"a\.png holds the id 151, but there are only 151 classes"):
-        build_curriculum(recipe(root, "ade20k/offline"))
+        curriculum(root, "ade20k/offline")
 
 
 def test_one_image_per_step_in_the_disjoint_setting(tmp_path: Path) -> None:
@@ -148,6 +149,6 @@ def test_one_image_per_step_in_the_disjoint_setting(tmp_path: Path) -> None:
     generator = np.random.default_rng(1)
     scenes = {f"{i:03d}": [0, *sorted(generator.choice(150, 40, replace=False) + 1)] for i in range(60)}
     root = write_ade20k(tmp_path, {**scenes, "060": [0]}, VAL_SCENES)
-    lists = build_curriculum(recipe(root, "ade20k/100-50/disjoint")).indices
+    lists = curriculum(root, "ade20k/100-50/disjoint").indices
     assert sorted([*lists[0], *lists[1]]) == list(range(60))
     assert len(lists[0]) > len(lists[1]) > 10

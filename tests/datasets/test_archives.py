@@ -61,14 +61,14 @@ def test_a_server_that_cannot_go_on_in_the_middle_starts_anew(web: Web, tmp_path
 def test_a_server_that_sends_nothing_more_is_given_up_and_what_is_here_is_kept(web: Web, tmp_path: Path) -> None:
     web.breaks_after = 0
     (tmp_path / "data.tar.part").write_bytes(CONTENT[:7000])
-    with pytest.raises(InputError, match=r"broke off.* go on after the 7000 bytes .* put it at .*/data\.tar, and run"):
+    with pytest.raises(InputError, match=r"broke off.* continue after the 7000 .* put it at .*/data\.tar, and run"):
         fetch(archive(web), tmp_path, silent)
     assert len(web.requests) == archives.ATTEMPTS
     assert (tmp_path / "data.tar.part").stat().st_size == 7000
 
 
 def test_a_wrong_checksum_is_not_kept(web: Web, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"arrived for .*data\.tar did not have the checksum of http.* fetch it anew"):
+    with pytest.raises(InputError, match=r"arrived for .*data\.tar did not have the checksum of .* download it again"):
         fetch(archive(web, content=b"other"), tmp_path, silent)
     assert not list(tmp_path.iterdir())
 
@@ -87,7 +87,7 @@ def test_an_archive_put_there_by_hand_is_checked_and_used(web: Web, tmp_path: Pa
 
 
 def test_a_file_that_has_moved(web: Web, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"/gone\.tar answers 404 Not Found\. Or fetch that file \(25 kB\)"):
+    with pytest.raises(InputError, match=r"/gone\.tar answers 404 Not Found\. Or download that file \(25 kB\)"):
         fetch(archive(web, "gone.tar"), tmp_path, silent)
     assert len(web.requests) == 1
 

@@ -5,12 +5,13 @@ import pytest
 import torch
 
 from incseg import cli
-from incseg.config import RunConfig, load_recipe
+from incseg.config import load_recipe
+from incseg.curriculum import Curriculum, build_curriculum
 from incseg.datasets import dataset_entry, open_source
 from incseg.datasets.cityscapes import LABEL_IDS
 from incseg.datasets.scan import class_presence
-from incseg.engine.assembly import build_curriculum
 from incseg.errors import InputError
+from incseg.protocol import Protocol
 from samples import write_cityscapes
 
 ROAD, WALL, SKY, CAR, TRUCK, BUS, TRAIN, MOTORCYCLE, BICYCLE = 7, 12, 23, 26, 27, 28, 31, 32, 33
@@ -31,8 +32,9 @@ def root(tmp_path: Path) -> Path:
     return write_cityscapes(tmp_path / "city", TRAIN_SCENES, VAL_SCENES)
 
 
-def recipe(root: Path, protocol: str, **data: str) -> RunConfig:
-    return load_recipe(protocol, {"method": "ft", "data": {"root": root, **data}})
+def curriculum(root: Path, protocol: str, **data: str) -> Curriculum:
+    config = load_recipe(protocol, {"method": "ft", "data": {"root": root, **data}})
+    return build_curriculum(Protocol.parse(config.protocol), config.data)
 
 
 def test_files_come_by_city_and_name_and_label_ids_become_train_ids_plus_one(root: Path) -> None:
@@ -49,18 +51,18 @@ def test_files_come_by_city_and_name_and_label_ids_become_train_ids_plus_one(roo
 
 
 def test_the_images_of_every_step_by_hand(root: Path) -> None:
-    assert build_curriculum(recipe(root, "cityscapes/13-6/overlapped")).indices == [[0, 1, 3], [0, 3, 4]]
-    one_by_one = build_curriculum(recipe(root, "cityscapes/13-1/overlapped"))
+    assert curriculum(root, "cityscapes/13-6/overlapped").indices == [[0, 1, 3], [0, 3, 4]]
+    one_by_one = curriculum(root, "cityscapes/13-1/overlapped")
     assert one_by_one.indices == [[0, 1, 3], [0, 4], [4], [4], [4], [4], [3, 4]]
     assert [one_by_one.classes[step.new[-1]] for step in one_by_one.steps][1:3] == ["car", "truck"]
     # Disjoint, every image goes to one step. Of those with a road (3 images) 0 comes first: road scores 120 + 5/3, car
     # (2 images) 120 + 5/2, so step 1. 1: a class of its own scores 120 + 15, step 0. 3: bicycle (2 images), step 1.
-    assert build_curriculum(recipe(root, "cityscapes/13-6/disjoint")).indices == [[1], [0, 3, 4]]
+    assert curriculum(root, "cityscapes/13-6/disjoint").indices == [[1], [0, 3, 4]]
 
 
 def test_labels_as_in_ucd_and_as_in_cityscapes(root: Path) -> None:
     def labels(**data: str) -> tuple[list[int], list[int]]:
-        lessons = build_curriculum(recipe(root, "cityscapes/13-6/overlapped", **data))
+        lessons = curriculum(root, "cityscapes/13-6/overlapped", **data)
         learnt = lessons.training_images(lessons.steps[1], 32).table[lessons.source.train.mask(0).long()]
         scored = lessons.scored_images(lessons.steps[0])[0][0].labels
         return learnt[0, ::2].tolist(), scored[0, ::2].tolist()

@@ -13,9 +13,9 @@ import pytest
 from PIL import Image
 
 from incseg import cli
-from incseg.datasets import dataset_entry, open_source
+from incseg.datasets import ReportProgress, dataset_entry, open_source
 from incseg.datasets import prepare as datasets
-from incseg.datasets.archives import Archive, Progress
+from incseg.datasets.archives import Archive
 from incseg.datasets.source import DATASETS
 from incseg.errors import InputError
 from incseg.images import index_image
@@ -26,7 +26,7 @@ from web import Web
 OWN_TRAIN, OWN_VAL, THEIR_TRAIN, THEIR_VAL = ["b"], ["c", "e"], ["a", "c"], ["b", "d"]
 
 
-def unwatched(_: str) -> AbstractContextManager[Progress]:
+def unwatched(_: str) -> AbstractContextManager[ReportProgress]:
     return nullcontext(lambda *_: None)
 
 

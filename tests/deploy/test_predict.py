@@ -68,7 +68,7 @@ def test_files_and_folders_become_pictures_and_broken_ones_are_named(
     out = tmp_path / "out"
     assert run("predict", tiny_run, photos, "--out", out, "--device", "cpu", "--batch-size", "2") == 1
     shown = capsys.readouterr()
-    assert "broken.png is not an image" in shown.out
+    assert "broken.png cannot be read: it is not an image file" in shown.out
     assert "3 of 4 images segmented" in shown.out
     assert shown.err.strip().startswith("incseg: 1 of 4 images could not be read")
     assert sorted(path.name for path in out.glob("*.json")) == ["a.json", "b.json", "c.json"]

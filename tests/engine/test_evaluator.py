@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from incseg.config import load_recipe
-from incseg.curriculum.curriculum import ProtocolCurriculum
-from incseg.engine.assembly import build_curriculum
+from incseg.curriculum import Curriculum, ProtocolCurriculum, build_curriculum
 from incseg.engine.evaluator import score, step_entry
-from incseg.loading.batches import scoring_loader
+from incseg.loading import scoring_loader
 from incseg.metrics import nan_if_none
 from incseg.models import Segmenter
+from incseg.protocol import Protocol
 from samples import write_cityscapes
 
 ROAD, SKY, CAR, VOID = 7, 23, 26, 4
@@ -40,6 +40,11 @@ def root(tmp_path: Path) -> Path:
     return write_cityscapes(tmp_path, {"ulm_0_0": EVERYTHING}, val)
 
 
+def curriculum(root: Path, **settings: str) -> Curriculum:
+    config = load_recipe("cityscapes/13-6", {"data": {"root": root, **settings}})
+    return build_curriculum(Protocol.parse(config.protocol), config.data)
+
+
 @pytest.mark.parametrize(
     ("settings", "road", "background", "everything"),
     [
@@ -58,7 +63,7 @@ def root(tmp_path: Path) -> Path:
 def test_scores_of_whole_images_by_hand(
     root: Path, settings: dict[str, str], road: float, background: float, everything: float
 ) -> None:
-    lessons = build_curriculum(load_recipe("cityscapes/13-6", {"data": {"root": root, **settings}}))
+    lessons = curriculum(root, **settings)
     step = lessons.steps[0]
     (scored,) = lessons.scored_images(step)
     loader = scoring_loader(scored, batch_size=2, workers=0)
@@ -74,8 +79,7 @@ def test_scores_of_whole_images_by_hand(
 
 def test_scores_of_the_papers_crop_by_hand(root: Path) -> None:
     """All images are 4 high, so that a crop of 4 resizes nothing; the first, 8 wide, keeps half a road and the sky."""
-    config = load_recipe("cityscapes/13-6", {"data": {"root": root, "scoring": "paper"}})
-    lessons = build_curriculum(config)
+    lessons = curriculum(root, scoring="paper")
     assert isinstance(lessons, ProtocolCurriculum)
     assert lessons.scored_crop is not None
     assert lessons.scored_crop.size == 512

@@ -10,14 +10,15 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import incseg
-from incseg.curriculum.extension import Extension
+from incseg.config import DataConfig
+from incseg.curriculum import Extension
 from incseg.datasets import open_source
 from incseg.deploy.model import Model, open_model
 from incseg.engine.evaluator import score
 from incseg.engine.extend import choose_settings
 from incseg.engine.trainer import Trainer
 from incseg.errors import InputError
-from incseg.loading.batches import stack
+from incseg.loading import stack
 from incseg.models.storage import describe_model
 from test_cli import run
 
@@ -114,9 +115,8 @@ def test_killed_it_goes_on_to_the_same_model(
 
 def test_each_class_is_judged_only_where_it_is_labelled(tiny_model: Model, folder: Folder) -> None:
     """A network that calls everything 'disc' is wrong about disc where disc is labelled, and only there."""
-    extension = Extension(
-        tiny_model.classes, open_source("folder", folder("new", "ring")), folder("old", "disc", "ring")
-    )
+    data = DataConfig(known=tiny_model.classes, validation=folder("old", "disc", "ring"))
+    extension = Extension(open_source("folder", folder("new", "ring")), data)
     step = extension.steps[1]
 
     class SaysDisc:
@@ -130,7 +130,7 @@ def test_each_class_is_judged_only_where_it_is_labelled(tiny_model: Model, folde
     total = torch.zeros(step.num_classes, step.num_classes, dtype=torch.int64)
     for images in extension.scored_images(step):
         loader = [[stack([images[i]])] for i in range(len(images))]
-        total += score(SaysDisc(), loader, images.judged_as(step.num_classes), torch.device("cpu"))  # type: ignore[arg-type]
+        total += score(SaysDisc(), loader, images.counted_as(step.num_classes), torch.device("cpu"))  # type: ignore[arg-type]
     square = 16 * 8
     in_old, in_new = 10, 2  # images of the validation folder, and those that the new folder holds out
     assert total[1, 1] == in_old * square  # true discs

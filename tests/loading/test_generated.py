@@ -9,8 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from incseg.datasets.file_split import read_image
 from incseg.errors import InputError
+from incseg.images import read_image
 from incseg.loading.generated import (
     DiffusionPictures,
     Generator,

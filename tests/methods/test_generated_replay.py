@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from incseg.batch import Batch, Outputs, View, upsample
 from incseg.config import RunConfig
-from incseg.datasets.file_split import read_image
+from incseg.datasets.file_split import image_tensor
 from incseg.datasets.shapes import pictures_of
 from incseg.engine.assembly import build, launch, train
 from incseg.errors import InputError
@@ -115,7 +115,7 @@ def test_generated_pictures_are_kept_and_made_once(recalling: MakeConfig, tmp_pa
         "disc/00000.png", "disc/00001.png", "disc/00002.png", "square/00000.png",
     ]  # fmt: skip
     assert len(files) == 9  # the classes of the last step are nobody's past
-    assert torch.equal(read_image(files[0]), next(pictures_of("disc")))
+    assert torch.equal(image_tensor(files[0]), next(pictures_of("disc")))
 
 
 def test_interrupted_it_ends_as_if_nothing_had_happened(recalling: MakeConfig, tmp_path: Path) -> None:

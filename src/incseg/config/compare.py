@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from incseg.config.settings import EngineConfig, RunConfig
+from incseg.config.settings import DataConfig, EngineConfig, RunConfig
 
-# Settings that only decide how a trained model is scored: 'incseg eval' can choose them anew.
-SCORING = {f"data.{name}" for name in ("scoring", "future", "scored_void", "background", "score_on")}
+# Settings that only decide how a trained model is scored: "incseg eval" can choose them anew.
+SCORING = {f"data.{name}" for name in DataConfig.SCORING}
 
 # Settings without influence on the result: where the data lies and how the machine works. Precision has one.
 RUNTIME_ONLY = {"data.root", "data.workers", *(f"engine.{n}" for n in EngineConfig.model_fields if n != "precision")}

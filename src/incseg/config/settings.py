@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -19,12 +19,15 @@ class Section(BaseModel):
 class DataConfig(Section):
     """Which data, and how it is labelled."""
 
+    SCORING: ClassVar = ("scoring", "future", "scored_void", "background", "score_on")
+    """Settings that only decide how a trained model is scored: 'incseg eval' may change them."""
+
     root: Path | None = None
     """Folder of the dataset (the embedded 'shapes' needs none). On the command line also --data-root."""
     crop_size: int = Field(default=512, ge=32, multiple_of=32)
-    """Side of the square crops one trains on; a multiple of 32."""
+    """Side of the square training crops; a multiple of 32."""
     workers: int = Field(default=4, ge=0)
-    """Processes that load images, at most one per core; 0: the training process itself. No influence on the result."""
+    """Processes that load images, at most one per core; 0: the training process itself. Results do not depend on it."""
     class_order: tuple[str, ...] | None = None
     """Foreground class names in the order they are learnt, separated by commas, or the name of a published order (of
     ade20k: a, b or c); the dataset's own order by default."""
@@ -40,20 +43,20 @@ class DataConfig(Section):
     background: Literal["score", "ignore"] = "score"
     """What background is when scoring: a class like others, or ignored (as MiB on ADE20K)."""
     scoring: Literal["full", "paper"] = "full"
-    """What is scored of an image: all of it at its own size, or, as in the reference codebases, the square of
-    crop_size in its middle after its short side was resized to that."""
+    """What is scored of an image: all of it at its own size, or, as in the reference codebases, a centre crop of
+    crop_size after resizing the short side to that."""
     score_on: Literal["seen", "all"] = "seen"
     """Validation images scored after a step: those that show a class seen so far (as the reference), or all."""
 
     known: tuple[str, ...] | None = None
-    """What a given model knows already, background first; 'incseg extend' sets it."""
+    """The classes that a given model already knows, background first; 'incseg extend' sets it."""
     validation: Path | None = None
-    """A second folder to be scored on, its classes matched by name; 'incseg extend' sets it."""
+    """A second folder to score on, its classes matched by name; 'incseg extend' sets it."""
 
     @field_validator("root", "splits", "validation")
     @classmethod
     def _from_anywhere(cls, path: Path | None) -> Path | None:
-        """A run can be taken up from another folder, and by another spelling of the same path."""
+        """Absolute, so that a run can be resumed from another folder, or with another spelling of the path."""
         return None if path is None else path.expanduser().resolve()
 
     @field_validator("class_order", mode="before")

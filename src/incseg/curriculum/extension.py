@@ -1,4 +1,4 @@
-"""A model that learns more: what it knows is step 0, already done; a folder's new classes are step 1."""
+"""The curriculum of an extension: step 0 is what a given model already knows, step 1 the new classes of a folder."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,13 +6,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from incseg.config import DataConfig
 from incseg.curriculum.curriculum import Curriculum
-from incseg.curriculum.rules import Void
-from incseg.datasets.scan import Progress, class_presence
-from incseg.datasets.source import Source, Split, open_source
+from incseg.curriculum.rules import training_table
+from incseg.datasets import ReportProgress, Source, Split, open_source
+from incseg.datasets.scan import class_presence
 from incseg.errors import InputError, closest
-from incseg.loading.batches import ScoredImages, TrainingImages
-from incseg.loading.transforms import TrainingTransform
+from incseg.loading import ScoredImages, TrainingImages, TrainingTransform
 from incseg.protocol import BACKGROUND, IGNORE, Protocol, Setting, Step
 
 BACKGROUND_NAMES = {
@@ -23,26 +23,21 @@ BACKGROUND_NAMES = {
 class Extension(Curriculum):
     """The two steps of an extension, with the images and labels of each.
 
-    Scored are the folder's own validation images, on which only the new classes are labelled, and those of a second
-    folder, on whichever classes it names. Each class is thus judged where it is labelled, and nowhere else.
+    Two sets of images are scored: the folder's own validation images, which label only the new classes, and those of
+    ``data.validation``, a second folder that may label any class. A class is scored only on images that label it.
     """
 
-    def __init__(
-        self,
-        known: Sequence[str],
-        source: Source,
-        validation: Path | None = None,
-        void: Void = "ignore",
-        progress: Progress | None = None,
-    ):
-        self.source, self.void = source, void
+    def __init__(self, source: Source, data: DataConfig, report_progress: ReportProgress | None = None):
+        known, validation = data.known, data.validation
+        assert known is not None, "an extension needs the classes that the given model knows"
+        self.source, self.data = source, data
         self.classes = (*known, *source.classes[1:])
         refuse_clashes(known, source)
         self.protocol = Protocol(source.name, f"{len(known) - 1}-{len(source.classes) - 1}", Setting.OVERLAPPED)
         self.steps = self.protocol.steps(len(self.classes) - 1)
-        self.indices = ((), range(len(source.train)))  # what taught the model is not at hand
+        self.indices = ((), range(len(source.train)))  # the images that the given model learnt from are not available
         self._channels = [BACKGROUND, *range(len(known), len(self.classes))]
-        self._presence = class_presence(source.train, source.classes, progress=progress)
+        self._presence = class_presence(source.train, source.classes, report_progress=report_progress)
         self._require_every_class()
         self._scored = [(source.val, source.classes, self._channels)]
         if validation is not None:
@@ -51,18 +46,18 @@ class Extension(Curriculum):
             whole = [other.val] if (validation / "val.txt").exists() else [other.train, other.val]
             self._scored = [*((split, other.classes, channels) for split in whole), *self._scored]
         for split, classes, _ in self._scored:
-            class_presence(split, classes, progress=progress)
+            class_presence(split, classes, report_progress=report_progress)
 
     def training_images(self, step: Step, crop_size: int, *, keep_old: bool = False) -> TrainingImages:
-        """Every image of the folder; of step 0 there are none, nor are any kept."""
+        """Every image of the folder; there are none of step 0."""
         table = self.training_table(step, keep_old=keep_old)
         return TrainingImages(self.source.train, self.indices[step.index], table, TrainingTransform(crop_size))
 
     def training_table(self, step: Step, *, keep_old: bool = False) -> Tensor:
-        """Only the new classes have labels at all."""
+        """The folder labels the new classes only."""
         assert step.index == 1
         assert not keep_old
-        return self._table(self._channels, step, void=IGNORE if self.void == "ignore" else BACKGROUND)
+        return training_table(step, {channel: index for index, channel in enumerate(self._channels)}, self.data)
 
     def shown(self, step: Step) -> dict[int, frozenset[int]]:
         """From the scan of the masks."""
@@ -77,7 +72,7 @@ class Extension(Curriculum):
         return [self._scored_images(split, channels, step) for split, _, channels in self._scored if len(split)]
 
     def pictured_images(self, step: Step, number: int) -> tuple[list[str], ScoredImages]:
-        """The images of the best labelled split that show the most classes, the same at both steps, to look at."""
+        """Of the second folder if there is one, since it may label old classes too; else of the folder itself."""
         split, classes, channels = next(entry for entry in self._scored if len(entry[0]) or entry is self._scored[-1])
         presence = class_presence(split, classes)
         crowded = sorted(range(len(split)), key=lambda i: (-len(presence[i]), i))[:number]
@@ -86,15 +81,15 @@ class Extension(Curriculum):
 
     def _scored_images(self, split: Split, channels: Sequence[int], step: Step) -> ScoredImages:
         labelled = [channel for channel in channels if channel < step.num_classes]
-        return ScoredImages(split, range(len(split)), self._table(channels, step, void=IGNORE), labelled)
+        return ScoredImages(split, range(len(split)), self._scoring_table(channels, step), labelled)
 
     @staticmethod
-    def _table(channels: Sequence[int], step: Step, void: int) -> Tensor:
-        """Dataset id → channel; a class that the step does not know yet is background."""
+    def _scoring_table(channels: Sequence[int], step: Step) -> Tensor:
+        """(256,) dataset id → channel; a class that the step does not know yet is background."""
         table = torch.full((IGNORE + 1,), BACKGROUND, dtype=torch.int64)
         for dataset_id, channel in enumerate(channels):
             table[dataset_id] = channel if channel < step.num_classes else BACKGROUND
-        table[IGNORE] = void
+        table[IGNORE] = IGNORE
         return table
 
     def _channel(self, name: str, folder: Path) -> int:
@@ -117,12 +112,12 @@ class Extension(Curriculum):
 
 
 def plain(name: str) -> str:
-    """A class name as far as it distinguishes classes: neither case nor spaces do."""
+    """A class name for comparisons: two names that differ only in case or spaces are the same class."""
     return " ".join(name.casefold().split())
 
 
 def refuse_clashes(known: Sequence[str], source: Source) -> None:
-    """A class learnt twice would be two channels of one name."""
+    """Refuse a folder that names a class the model already has: it would become two channels of one name."""
     taken = {plain(name): name for name in known}
     for name in source.classes[1:]:
         if plain(name) in taken:

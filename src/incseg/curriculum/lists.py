@@ -1,4 +1,4 @@
-"""Lists of training images per step, as codebases publish them: read and checked."""
+"""Lists of the training images of each step, as other codebases publish them: read and checked."""
 
 import json
 from collections.abc import Sequence
@@ -8,17 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
-from incseg.datasets.source import Source, read_lines
+from incseg.datasets import Source, read_lines
 from incseg.errors import InputError, closest
 from incseg.protocol import Protocol, Step
 
-# A copy of a dataset at a smaller size may have lost a tiny object; more than that, and the lists are for other data.
+# A tiny object can vanish in a resized copy of a dataset. If more images than this share show none of the classes of
+# their step, the lists belong to other data.
 STRAY_IMAGES = 0.01
 
 
 @dataclass(frozen=True)
 class StepList:
-    """The images of one step, and where that was read."""
+    """The images of one step, and the file that lists them."""
 
     where: Path
     indices: list[int]
@@ -27,7 +28,7 @@ class StepList:
 def read_lists(
     path: Path, ids: Sequence[str], protocol: Protocol, steps: Sequence[Step], classes: Sequence[str]
 ) -> list[StepList]:
-    """The list of every step, as indices in the dataset's order.
+    """The images of every step, as indices in the dataset's order.
 
     ``path`` is a folder with ``train-K.npy`` (indices, as MiB and UCD ship them) or ``train-K.txt`` (an index or a name
     per line) for each step K, or a JSON file of :meth:`Curriculum.describe`, which must be of this protocol.
@@ -107,7 +108,7 @@ def refuse_strays(
     source: Source,
     order: Sequence[int],
 ) -> None:
-    """Refuse lists whose images do not show what their step learns: they count another order of the files."""
+    """Refuse lists whose images do not show what their step learns: their indices belong to other data."""
     for step, chosen in zip(steps, lists, strict=True):
         new = {order[channel] for channel in step.new}
         strays = [index for index in chosen.indices if not presence[index] & new]

@@ -1,43 +1,41 @@
-"""What a step may see: which images, and under which labels."""
+"""The rules of a step: which images it may see, and under which labels.
+
+Every setting that decides on labels (``data.void``, ``data.scored_void``, ``data.future``, ``data.background``) or on
+the scored images (``data.score_on``) is read here and nowhere else.
+"""
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from incseg.config import DataConfig
 from incseg.datasets.source import Disjoint
 from incseg.protocol import BACKGROUND, IGNORE, Setting, Step
 
-Void = Literal["ignore", "background"]
-Future = Literal["background", "ignore"]
-Background = Literal["score", "ignore"]
+Presence = Sequence[frozenset[int]]  # per image, the dataset ids it shows
+DatasetIds = Sequence[int] | Mapping[int, int]  # channel -> dataset id
 
 
 def images_per_step(
-    presence: Sequence[frozenset[int]],
-    steps: Sequence[Step],
-    setting: Setting,
-    order: Sequence[int],
-    disjoint: Disjoint = "plain",
+    presence: Presence, steps: Sequence[Step], setting: Setting, order: DatasetIds, disjoint: Disjoint = "plain"
 ) -> list[list[int]]:
-    """Indices of the images each step learns from: by the plain rule of :func:`training_images`.
+    """Indices of the images each step learns from.
 
-    Except in the disjoint setting of a dataset whose images show too many classes for that (``disjoint="balanced"``),
-    where it is :func:`balanced_partition`.
+    In the disjoint setting of a dataset marked ``disjoint="balanced"``, whose images show too many classes for the
+    plain rule, they are shared out by :func:`balanced_partition`; otherwise :func:`training_images` chooses them.
     """
     if setting is Setting.DISJOINT and disjoint == "balanced":
         return balanced_partition(presence, steps, order)
     return [training_images(presence, step, setting, order) for step in steps]
 
 
-def training_images(
-    presence: Sequence[frozenset[int]], step: Step, setting: Setting, order: Sequence[int]
-) -> list[int]:
+def training_images(presence: Presence, step: Step, setting: Setting, order: DatasetIds) -> list[int]:
     """Indices of the images a step learns from by the plain rule, in the dataset's order.
 
-    Overlapped: at least one of the step's new classes is shown. Disjoint: and no class of a later step.
+    Overlapped: images that show at least one of the step's new classes. Disjoint: of those, the ones that show no class
+    of a later step.
 
     Args:
         presence: per image, the dataset ids it shows.
@@ -50,17 +48,15 @@ def training_images(
     return [index for index, shown in enumerate(presence) if shown & new and not shown & future]
 
 
-def balanced_partition(
-    presence: Sequence[frozenset[int]], steps: Sequence[Step], order: Sequence[int]
-) -> list[list[int]]:
+def balanced_partition(presence: Presence, steps: Sequence[Step], order: DatasetIds) -> list[list[int]]:
     """Give every image to exactly one step, so that each class keeps a fair share of its images in its own step.
 
-    The rule of the notebook ADE-Split in MiB's repository. Images come up by the lowest dataset id they show, then by
+    The rule of the notebook ADE-Split in MiB's repository. Images are taken by the lowest dataset id they show, then by
     index; each goes to the step of its class with the highest
 
         120 (1 − given_c / total_c) + 1 / (total_c / Σ_{c' shown} total_c'),
 
-    the lowest id among equals. total_c counts the images that show c, given_c those of them already in c's own step.
+    and to the lowest id on a tie. total_c counts the images that show c, given_c those of them already in c's own step.
     """
     step_of = {order[channel]: step.index for step in steps for channel in step.new}
     foreground = [sorted(shown & step_of.keys()) for shown in presence]
@@ -70,7 +66,7 @@ def balanced_partition(
     for index in sorted((i for i, shown in enumerate(foreground) if shown), key=lambda i: (foreground[i][0], i)):
         shown = foreground[index]
         together = sum(total[c] for c in shown)
-        # Spelt as in the notebook, so that ties fall alike: 1 / (a / b) is not always b / a.
+        # Written as in the notebook, so that ties are the same: 1 / (a / b) is not always b / a.
         scores = [(1.0 - given[c] / total[c]) * 120 + 1.0 / (total[c] / together) for c in shown]
         step = step_of[shown[scores.index(max(scores))]]
         chosen[step].append(index)
@@ -78,56 +74,55 @@ def balanced_partition(
     return [sorted(indices) for indices in chosen]
 
 
-def scored_images(presence: Sequence[frozenset[int]], step: Step, order: Sequence[int]) -> list[int]:
-    """Indices of the validation images that show at least one class known after this step."""
+def images_showing_seen(presence: Presence, step: Step, order: DatasetIds) -> list[int]:
+    """Indices of the images that show at least one class known after this step."""
     seen = {order[channel] for channel in step.seen}
     return [index for index, shown in enumerate(presence) if shown & seen]
 
 
-def training_table(step: Step, order: Sequence[int], void: Void = "ignore", *, keep_old: bool = False) -> Tensor:
-    """Dataset id → channel, as a step learns it: only its new classes are labelled, all else is background.
+def scored_images(presence: Presence, step: Step, order: DatasetIds, data: DataConfig) -> list[int]:
+    """Indices of the validation images scored after a step: all, or those that show a class known by then."""
+    return list(range(len(presence))) if data.score_on == "all" else images_showing_seen(presence, step, order)
+
+
+def training_table(step: Step, order: DatasetIds, data: DataConfig, *, keep_old: bool = False) -> Tensor:
+    """Dataset id → channel, as a step learns it: only its new classes are labelled, everything else is background.
 
     Args:
         step: in channels.
         order: dataset id of each channel.
-        void: what the dataset's 255 becomes: ``ignore`` (as in the paper) or ``background`` (as MiB does on VOC).
+        data: ``void`` says what the dataset's 255 becomes.
         keep_old: label the old classes too, as joint training may.
 
     Returns:
         (256,) int64: labels are ``table[mask]``.
     """
     labelled = step.seen if keep_old else step.new
-    return _table(order, labelled, elsewhere=BACKGROUND, void=IGNORE if void == "ignore" else BACKGROUND)
+    return label_table(order, labelled, elsewhere=BACKGROUND, void=IGNORE if data.void == "ignore" else BACKGROUND)
 
 
-def scoring_table(
-    step: Step,
-    order: Sequence[int],
-    future: Future = "background",
-    void: Void = "ignore",
-    background: Background = "score",
-) -> Tensor:
+def scoring_table(step: Step, order: DatasetIds, data: DataConfig) -> Tensor:
     """Dataset id → channel, as a step is scored: every class seen so far is labelled.
 
     Args:
         step: in channels.
         order: dataset id of each channel.
-        future: classes still to come count as background, as in PLOP and UCD, or are left out, as in MiB.
-        void: the dataset's 255 is left out, or is background (as in UCD on Cityscapes).
-        background: whatever is background after that is scored, or left out (as in MiB on ADE20K).
+        data: ``future`` says what classes still to be learnt are, ``scored_void`` what the dataset's 255 is, and
+            ``background`` whether all that is background after that is scored.
 
     Returns:
         (256,) int64: labels are ``table[mask]``.
     """
-    elsewhere = BACKGROUND if future == "background" else IGNORE
-    table = _table(order, step.seen, elsewhere, void=IGNORE if void == "ignore" else BACKGROUND)
+    elsewhere = BACKGROUND if data.future == "background" else IGNORE
+    table = label_table(order, step.seen, elsewhere, void=IGNORE if data.scored_void == "ignore" else BACKGROUND)
     table[order[BACKGROUND]] = BACKGROUND
-    if background == "ignore":
+    if data.background == "ignore":
         table[table == BACKGROUND] = IGNORE
     return table
 
 
-def _table(order: Sequence[int], labelled: Sequence[int], elsewhere: int, void: int) -> Tensor:
+def label_table(order: DatasetIds, labelled: Sequence[int], elsewhere: int, void: int) -> Tensor:
+    """(256,) int64, dataset id → channel: the labelled channels, ``void`` for 255, ``elsewhere`` for all others."""
     table = torch.full((IGNORE + 1,), elsewhere, dtype=torch.int64)
     for channel in labelled:
         table[order[channel]] = channel

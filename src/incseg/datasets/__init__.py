@@ -1,6 +1,7 @@
-"""Datasets: class names, and images with masks to learn from and to be scored on."""
+"""Datasets: what one is, one file for each, and how to get, check and scan them."""
 
 from incseg.datasets.source import (
+    ReportProgress,
     Source,
     Split,
     dataset,
@@ -8,6 +9,17 @@ from incseg.datasets.source import (
     dataset_names,
     describe_datasets,
     open_source,
+    read_lines,
 )
 
-__all__ = ["Source", "Split", "dataset", "dataset_entry", "dataset_names", "describe_datasets", "open_source"]
+__all__ = [
+    "ReportProgress",
+    "Source",
+    "Split",
+    "dataset",
+    "dataset_entry",
+    "dataset_names",
+    "describe_datasets",
+    "open_source",
+    "read_lines",
+]

@@ -1,4 +1,4 @@
-"""ADE20K, the scene parsing challenge of 2016: 20 210 images to learn from, 2 000 to be scored on, 150 classes."""
+"""ADE20K, the scene parsing challenge of 2016: 20 210 training and 2 000 validation images, 150 classes."""
 
 from pathlib import Path
 
@@ -26,9 +26,8 @@ CLASSES = (
     "pier", "crt screen", "plate", "monitor", "bulletin board", "shower", "radiator", "glass", "clock", "flag",
 )  # fmt: skip
 
-# The orders of learning of MiB: a is the dataset's own; of b the authors publish which classes each step of 50-50,
-# 100-50 and 100-10 learns, so that the order within such a step is free, and here by id; of c (in their repository the
-# file called order-b.txt) the whole order.
+# The class orders of MiB. Order a is the dataset's own. Of b the authors publish which classes each step of 50-50,
+# 100-50 and 100-10 learns; within such a step any order will do, here by id. Order c is their file order-b.txt.
 ORDER_B = (
     1, 9, 14, 18, 22, 24, 25, 27, 28, 29, 32, 38, 42, 45, 46, 47, 48, 49, 54, 56, 58, 61, 62, 63, 69,
     74, 75, 76, 77, 81, 82, 84, 90, 93, 96, 100, 103, 104, 109, 117, 119, 121, 123, 128, 129, 130, 134, 135, 136, 144,
@@ -74,7 +73,7 @@ def open_ade20k(root: Path | None) -> Source:
 
 
 def _files(root: Path, split: str) -> FileSplit:
-    """A name in only one of the two folders is listed too: that its other half is missing will be said."""
+    """All names in either folder; a missing image or mask is reported by ``open_source`` and ``data check``."""
     images, masks = root / "images" / split, root / "annotations" / split
     for folder in (images, masks):
         if not folder.is_dir():

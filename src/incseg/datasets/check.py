@@ -1,4 +1,4 @@
-"""Looking at every file of a dataset, and gathering all that is wrong instead of stopping at the first."""
+"""Checks every file of a dataset, and collects all problems instead of stopping at the first."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -7,30 +7,30 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from incseg.datasets.scan import Progress, in_threads, pixel_counts, refuse_unknown
-from incseg.datasets.source import Split
+from incseg.datasets.scan import in_threads, pixel_counts, refuse_unknown
+from incseg.datasets.source import ReportProgress, Split
 from incseg.errors import InputError
 from incseg.protocol import IGNORE
 
 Counts = NDArray[np.int64]
-# What can be wrong, in the order in which it is looked for: of a file that is not there, nothing more can be said.
+# Kinds of problems, in the order in which a pair of files is checked; the first one found ends the check of that pair.
 KINDS = ("missing files", "unreadable images", "unusable masks", "unknown ids")
 
 
 @dataclass
 class Findings:
-    """What a split holds: (256,) numbers of pixels and of images by id, and sentences on what is wrong, by kind."""
+    """What a split holds: by id, (256,) how many pixels and how many images show it; and its problems by kind."""
 
     images: int
     pixels: Counts = field(default_factory=lambda: np.zeros(IGNORE + 1, np.int64))
     shown_by: Counts = field(default_factory=lambda: np.zeros(IGNORE + 1, np.int64))
     problems: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     usable: dict[int, frozenset[int]] = field(default_factory=dict)
-    """The ids that each image shows in which nothing is wrong."""
+    """Image without problems → the ids it shows."""
 
 
-def examine(split: Split, classes: Sequence[str], progress: Progress | None = None) -> Findings:
-    """Read every image and mask of a split, to the last pixel."""
+def examine(split: Split, classes: Sequence[str], report_progress: ReportProgress | None = None) -> Findings:
+    """Decode every image and mask of a split completely."""
     missing = set(split.missing())
     findings = Findings(len(split))
     findings.problems["missing files"] = [f"{path} is missing." for path in sorted(missing)]
@@ -50,7 +50,7 @@ def examine(split: Split, classes: Sequence[str], progress: Progress | None = No
             return kind, str(error), np.empty(0, np.int64)
         return "", "", counts
 
-    for index, (kind, sentence, counts) in enumerate(in_threads(look, len(split), progress)):
+    for index, (kind, sentence, counts) in enumerate(in_threads(look, len(split), report_progress)):
         if sentence:
             findings.problems[kind].append(sentence)
         elif not kind:
@@ -61,7 +61,7 @@ def examine(split: Split, classes: Sequence[str], progress: Progress | None = No
 
 
 def varied_images(findings: Findings, most: int) -> list[int]:
-    """Images to look at: again and again the one that shows the most classes not yet shown."""
+    """Indices of images to show a person, chosen greedily: the next one shows the most classes not yet shown."""
     chosen: list[int] = []
     left, unseen = dict(findings.usable), frozenset[int]().union(*findings.usable.values())
     while left and len(chosen) < most:

@@ -1,8 +1,8 @@
-"""Cityscapes with fine annotations: 2 975 images to learn from, 500 to be scored on, 19 classes.
+"""Cityscapes with fine annotations: 2 975 training and 500 validation images, 19 classes.
 
 The mask files hold label ids; here a class's id is its train id plus one, as in UCD. Everything that is not one of the
-19 classes is void, 255: what that means in training and scoring is a setting (``data.void``, ``data.scored_void``), and
-the recipes take UCD's choice, background.
+19 classes is void, 255. The settings ``data.void`` and ``data.scored_void`` say what that means in training and in
+scoring; the recipes make it background, as UCD does.
 """
 
 from pathlib import Path
@@ -32,7 +32,7 @@ LAYOUT = "leftImg8bit/{train,val}/CITY/*_leftImg8bit.png and gtFine/{train,val}/
     "Cityscapes street scenes with fine annotations, 19 classes",
     tasks=("13-6", "13-1", "offline"),
     published_images=(2975, 500),
-    disjoint="balanced",  # hardly an image is without a car: the plain rule would leave step 0 next to nothing
+    disjoint="balanced",  # almost every image shows a car: the plain rule would leave step 0 almost no images
 )
 def open_cityscapes(root: Path | None) -> Source:
     """List the files, by city and name; ``root`` holds ``leftImg8bit`` and ``gtFine``, or folders that hold them."""
@@ -41,7 +41,7 @@ def open_cityscapes(root: Path | None) -> Source:
 
 
 def _files(root: Path, split: str) -> FileSplit:
-    """A name in only one of the two folders is listed too: that its other half is missing will be said."""
+    """All names in either folder; a missing image or mask is reported by ``open_source`` and ``data check``."""
     folders = {part: _find(root, part) / split for part in SUFFIXES}
     scenes = sorted({scene for part, folder in folders.items() for scene in _scenes(folder, SUFFIXES[part])})
     if not scenes:
@@ -51,9 +51,9 @@ def _files(root: Path, split: str) -> FileSplit:
 
 
 def _find(root: Path, part: str) -> Path:
-    """``part`` in the root or one folder below, as the official archives unpack into folders of their own.
+    """The folder ``part`` in the root or one level below it, since the official archives may be unpacked side by side.
 
-    Of several, the one with both splits: the archive of further images has a ``leftImg8bit`` too, but neither of them.
+    Of several, the one with both splits: the archive of extra images has a ``leftImg8bit`` too, but neither split.
     """
     candidates = [folder for folder in (root / part, *sorted(root.glob(f"*/{part}"))) if folder.is_dir()]
     if not candidates:
@@ -71,7 +71,7 @@ def _scenes(folder: Path, suffix: str) -> set[tuple[str, str]]:
 
 
 def id_table() -> NDArray[np.uint8]:
-    """(256,) label id in a file → id of the dataset; ids no version of Cityscapes has stay what they are: too high."""
+    """(256,) label id in a file → id of the dataset; ids that Cityscapes does not have stay, to be refused later."""
     table = np.arange(IGNORE + 1, dtype=np.uint8)
     table[: LAST_LABEL_ID + 1] = IGNORE
     for dataset_id, label_id in enumerate(LABEL_IDS.values(), start=1):

@@ -52,12 +52,13 @@ def _split_names(root: Path, names: list[str]) -> tuple[list[str], list[str]]:
     val = read_lines(val_list) if val_list.exists() else None
     train = read_lines(train_list) if train_list.exists() else None
     if val is None:
-        rest = names if train is None else [name for name in names if name not in set(train)]
-        val = rest[::VALIDATION_SHARE] if train is None else rest
-    if train is None:
-        held_out = set(val)
-        train = [name for name in names if name not in held_out]
-    return train, val
+        val = names[::VALIDATION_SHARE] if train is None else _without(names, train)
+    return _without(names, val) if train is None else train, val
+
+
+def _without(names: list[str], others: list[str]) -> list[str]:
+    excluded = set(others)
+    return [name for name in names if name not in excluded]
 
 
 def _files(root: Path, images: dict[str, Path], names: list[str]) -> FileSplit:

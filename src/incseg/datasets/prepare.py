@@ -1,4 +1,4 @@
-"""What it takes to have each dataset."""
+"""Downloads and unpacks the datasets that may be downloaded, and builds the augmented masks of VOC."""
 
 import importlib
 import shutil
@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from incseg.datasets import Source, dataset_entry, open_source
-from incseg.datasets.archives import Archive, Progress, fetch, unpack
+from incseg.datasets import ReportProgress, Source, dataset_entry, open_source, read_lines
+from incseg.datasets.archives import Archive, fetch, unpack
 from incseg.datasets.scan import in_threads
-from incseg.datasets.source import read_lines
 from incseg.errors import InputError
 from incseg.files import replacing
 from incseg.images import index_image
@@ -33,36 +32,36 @@ BOUNDARIES = Archive(
 )
 CITYSCAPES_ARCHIVES = ("leftImg8bit_trainvaltest.zip", "gtFine_trainvaltest.zip")
 
-Watch = Callable[[str], AbstractContextManager[Progress]]  # a title -> someone to be told how far it is
+ShowProgress = Callable[[str], AbstractContextManager[ReportProgress]]  # title of a task -> a progress bar for it
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """Where the dataset goes, and who watches."""
+    """Where the dataset goes, and how progress is shown."""
 
     root: Path
-    watch: Watch
+    show_progress: ShowProgress
 
     def get(self, archive: Archive) -> None:
-        """Fetch an archive and unpack it."""
-        with self.watch(f"fetching and checking {archive.name}") as progress:
-            path = fetch(archive, self.root, progress)
+        """Download an archive and unpack it."""
+        with self.show_progress(f"downloading {archive.name}") as report_progress:
+            path = fetch(archive, self.root, report_progress)
         self.unpack(path)
 
     def unpack(self, path: Path) -> None:
-        """Unpack an archive that is here."""
-        with self.watch(f"unpacking {path.name}") as progress:
-            unpack(path, self.root, progress)
+        """Unpack an archive that has been downloaded."""
+        with self.show_progress(f"unpacking {path.name}") as report_progress:
+            unpack(path, self.root, report_progress)
 
 
-def prepare(name: str, root: Path, watch: Watch) -> Source:
-    """Make a dataset ready below ``root``, or say what a person has to do for that; what is done is not done again."""
+def prepare(name: str, root: Path, show_progress: ShowProgress) -> Source:
+    """Make a dataset ready below ``root``, or say what the user has to do; finished work is not repeated."""
     entry = dataset_entry(name)
     if name not in STEPS:
         raise InputError(f"'{name}' needs no preparation: {entry.summary}.")
     try:
         if not _is_ready(name, root):
-            STEPS[name](Preparation(root, watch))
+            STEPS[name](Preparation(root, show_progress))
     except OSError as error:
         raise InputError(f"{name} cannot be prepared in {root}: {error}.") from None
     return open_source(name, root)
@@ -77,12 +76,12 @@ def _is_ready(name: str, root: Path) -> bool:
 
 
 def _prepare_voc(preparation: Preparation) -> None:
-    matlab_reader()  # better to miss it now than after two downloads
+    matlab_reader()  # if it is not installed, say so before two downloads
     preparation.get(VOC)
     preparation.get(BOUNDARIES)
     root = preparation.root
-    with preparation.watch("writing the augmented masks") as progress:
-        build_augmented(root / "VOCdevkit" / "VOC2012", root / "benchmark_RELEASE" / "dataset", progress)
+    with preparation.show_progress("writing the augmented masks") as report_progress:
+        build_augmented(root / "VOCdevkit" / "VOC2012", root / "benchmark_RELEASE" / "dataset", report_progress)
 
 
 def _prepare_ade20k(preparation: Preparation) -> None:
@@ -90,7 +89,7 @@ def _prepare_ade20k(preparation: Preparation) -> None:
 
 
 def _prepare_cityscapes(preparation: Preparation) -> None:
-    """Its licence wants an account, so that a person has to fetch it."""
+    """Its licence requires an account, so the user has to download it."""
     archives = [preparation.root / name for name in CITYSCAPES_ARCHIVES]
     missing = [path.name for path in archives if not path.is_file()]
     if missing:
@@ -113,13 +112,13 @@ STEPS: dict[str, Callable[[Preparation], None]] = {
 MASKS, TRAIN_LIST = "SegmentationClassAug", "train_aug.txt"
 
 
-def build_augmented(voc: Path, boundaries: Path, progress: Progress) -> int:
-    """Write ``SegmentationClassAug/`` and ``train_aug.txt`` into a VOC2012 folder; returns how many images these are.
+def build_augmented(voc: Path, boundaries: Path, report_progress: ReportProgress) -> int:
+    """Write ``SegmentationClassAug/`` and ``train_aug.txt`` into a VOC2012 folder; returns the number of images listed.
 
     Args:
         voc: the VOC2012 folder.
         boundaries: the folder ``dataset`` of the Semantic Boundaries Dataset.
-        progress: told of every mask.
+        report_progress: called after every mask.
     """
     lists = voc / "ImageSets" / "Segmentation"
     own_train, own_val = read_lines(lists / "train.txt"), read_lines(lists / "val.txt")
@@ -139,7 +138,7 @@ def build_augmented(voc: Path, boundaries: Path, progress: Progress) -> int:
                 contents = read_matlab(boundaries / "cls" / f"{name}.mat")
                 index_image(contents["GTcls"][0]["Segmentation"][0]).save(folder / f"{name}.png")
 
-        for _ in in_threads(write, len(names), progress):
+        for _ in in_threads(write, len(names), report_progress):
             pass
     with replacing(lists / TRAIN_LIST) as temporary:
         temporary.write_text("".join(f"{name}\n" for name in train), encoding="utf-8")
@@ -147,7 +146,7 @@ def build_augmented(voc: Path, boundaries: Path, progress: Progress) -> int:
 
 
 def matlab_reader() -> Any:
-    """SciPy's ``loadmat``; SciPy is needed for nothing else, and so is not installed with incseg."""
+    """SciPy's ``loadmat``; incseg needs SciPy for nothing else, so it is not among its dependencies."""
     try:
         return importlib.import_module("scipy.io").loadmat
     except ImportError:

@@ -1,4 +1,4 @@
-"""Which classes each image shows: read once from all masks, images checked along the way, and cached."""
+"""Which classes each image shows: every mask is read once, every image checked, and the result cached."""
 
 import hashlib
 import json
@@ -13,34 +13,30 @@ import numpy as np
 import platformdirs
 from numpy.typing import NDArray
 
-from incseg.datasets.source import Split
+from incseg.datasets.source import ReportProgress, Split
 from incseg.errors import InputError
 from incseg.files import replacing
 from incseg.protocol import IGNORE
 
-Progress = Callable[[int, int], None]  # (done, of)
-Found = TypeVar("Found")
+Result = TypeVar("Result")
+CACHE_FORMAT = 2  # raise it whenever the content of a cache file, or what a scan accepts, changes
 
 
 def class_presence(
-    split: Split, classes: Sequence[str], cache: Path | None = None, progress: Progress | None = None
+    split: Split, classes: Sequence[str], cache: Path | None = None, report_progress: ReportProgress | None = None
 ) -> list[frozenset[int]]:
     """The dataset's class ids in each mask, without the ignored 255.
 
     A mask with an id that ``classes`` does not have is refused, with the file's name. The result is kept below
-    ``cache`` (the user's cache folder by default) under a fingerprint of the masks, so that only the first scan of a
-    dataset reads them all.
+    ``cache`` (the user's cache folder by default), named after a fingerprint of the files, so that only the first scan
+    of a dataset reads them all.
     """
     cached = _cache_file(split, cache)
-    if cached is not None and cached.exists():
-        found = [frozenset(ids) for ids in json.loads(cached.read_text())]
-    else:
-        found = _scan(split, progress)
-        # A cache that cannot be written is no reason to stop.
-        with suppress(OSError):
-            if cached is not None:
-                with replacing(cached) as temporary:
-                    temporary.write_text(json.dumps([sorted(ids) for ids in found]))
+    found = None if cached is None else _read_cache(cached)
+    if found is None:
+        found = _scan(split, report_progress)
+        if cached is not None:
+            _write_cache(cached, found)
     for index, ids in enumerate(found):
         refuse_unknown(split, index, ids, classes)
     return found
@@ -64,21 +60,40 @@ def pixel_counts(split: Split, index: int) -> NDArray[np.int64]:
     return np.bincount(mask.ravel(), minlength=IGNORE + 1)
 
 
-def in_threads(look: Callable[[int], Found], number: int, progress: Progress | None) -> Iterator[Found]:
-    """``look(0)``, ``look(1)``, … in order. Pillow decodes without holding Python's lock, so threads are enough."""
+def in_threads(
+    work: Callable[[int], Result], number: int, report_progress: ReportProgress | None = None
+) -> Iterator[Result]:
+    """``work(0)``, ``work(1)``, … in order. Pillow releases Python's global lock while decoding: threads are enough."""
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
-        for done, found in enumerate(pool.map(look, range(number)), start=1):
-            if progress is not None:
-                progress(done, number)
-            yield found
+        for done, result in enumerate(pool.map(work, range(number)), start=1):
+            if report_progress is not None:
+                report_progress(done, number)
+            yield result
 
 
-def _scan(split: Split, progress: Progress | None) -> list[frozenset[int]]:
+def _scan(split: Split, report_progress: ReportProgress | None) -> list[frozenset[int]]:
     def ids_of(index: int) -> frozenset[int]:
         split.check(index)
         return frozenset(np.flatnonzero(pixel_counts(split, index)).tolist()) - {IGNORE}
 
-    return list(in_threads(ids_of, len(split), progress))
+    return list(in_threads(ids_of, len(split), report_progress))
+
+
+def _read_cache(path: Path) -> list[frozenset[int]] | None:
+    """None if there is no cache, or none that this version wrote."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(content, dict) or content.get("format") != CACHE_FORMAT:
+        return None
+    return [frozenset(ids) for ids in content["ids"]]
+
+
+def _write_cache(path: Path, found: Sequence[frozenset[int]]) -> None:
+    content = {"format": CACHE_FORMAT, "ids": [sorted(ids) for ids in found]}
+    with suppress(OSError), replacing(path) as temporary:  # without a cache the next scan takes longer, no more
+        temporary.write_text(json.dumps(content), encoding="utf-8")
 
 
 def _cache_file(split: Split, cache: Path | None) -> Path | None:

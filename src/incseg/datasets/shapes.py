@@ -1,7 +1,7 @@
 """An embedded dataset: patterned shapes on cluttered backgrounds, drawn on demand, the same for everyone.
 
-Every image shows several objects of several classes, so that in any step old and future classes really do lie
-unlabelled in the background, which is what makes incremental segmentation hard.
+Every image shows several objects of several classes, so that at any step the unlabelled background contains old and
+future classes, which is what makes incremental segmentation hard.
 """
 
 import colorsys
@@ -71,7 +71,7 @@ def open_shapes(root: Path | None) -> Source:  # noqa: ARG001 - there are no fil
 
 @cache
 def _source() -> Source:
-    """One for the whole process, so that images are drawn once."""
+    """One source for the whole process, so that every image is drawn only once."""
     return Source("shapes", CLASSES, ShapesSplit("train", TRAIN_IMAGES), ShapesSplit("val", VAL_IMAGES))
 
 
@@ -96,7 +96,7 @@ class ShapesSplit(Split):
 
 
 def pictures_of(name: str) -> Iterator[Tensor]:
-    """Endless pictures (3, S, S) that show one class alone: what a generator of pictures to replay looks like."""
+    """Endless pictures (3, S, S) of one class alone; an example of a generator for ``--recall.generator``."""
     for index in itertools.count():
         yield draw(seed_from("shapes", "pictures", name, index), only=CLASSES.index(name))[0]
 

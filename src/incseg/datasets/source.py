@@ -14,6 +14,7 @@ from incseg.registry import Registry
 
 # How the images of a dataset are shared out in the disjoint setting; see curriculum/rules.py.
 Disjoint = Literal["plain", "balanced"]
+ReportProgress = Callable[[int, int], None]  # called with (done, total); a total of 0: not known
 
 
 class Split(ABC):
@@ -32,8 +33,8 @@ class Split(ABC):
     def mask(self, index: int) -> Tensor:
         """(H, W) integer class ids of the dataset: 0 background, 255 ignored."""
 
-    def check(self, index: int) -> None:  # noqa: B027 - what is not a file needs no check
-        """Refuse an image that cannot be used, as far as that can be told without decoding it."""
+    def check(self, index: int) -> None:  # noqa: B027 - a split without files needs no check
+        """Refuse an image file that is missing or cut off, if possible without decoding it."""
 
     def files(self, index: int) -> tuple[Path, ...]:  # noqa: ARG002 - not every split has any
         """The files of an image and its mask."""
@@ -44,19 +45,19 @@ class Split(ABC):
         return [path for index in range(len(self)) for path in self.files(index) if not path.is_file()]
 
     def where(self, index: int) -> str:
-        """How to name this image to a person, in a message about its mask."""
+        """How to name the mask of this image in a message."""
         return self.ids[index]
 
     def fingerprint(self) -> str | None:
-        """A text that changes whenever a file does, under which a scan may be cached; None: not worth caching."""
+        """A text that changes whenever a file does, the key of a cached scan; None: scans are not cached."""
         return None
 
 
 @dataclass(frozen=True)
 class Source:
-    """A dataset: ``classes`` by id (background first), images to learn from and images to be scored on.
+    """A dataset: ``classes`` by id (background first), a split to train on and a split to score on.
 
-    ``orders`` are published orders of learning by name, each the dataset's ids with background first.
+    ``orders`` are published class orders by name, each the dataset's ids with background first.
     """
 
     name: str
@@ -85,7 +86,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def existing_root(root: Path | None, name: str, layout: str) -> Path:
-    """The dataset's folder, or a sentence on what is expected there."""
+    """The dataset's folder; if it is not there, a sentence on what it must hold."""
     if root is None:
         raise InputError(f"the dataset '{name}' needs its folder: give --data-root DIR, which must hold {layout}.")
     if not root.is_dir():

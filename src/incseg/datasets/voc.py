@@ -1,4 +1,4 @@
-"""Pascal VOC 2012 with the augmented masks: 10 582 images to learn from, 1 449 to be scored on."""
+"""Pascal VOC 2012 with the augmented masks: 10 582 training and 1 449 validation images, 20 classes."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ CLASSES = (
     "dog", "horse", "motorbike", "person", "potted plant", "sheep", "sofa", "train", "tv monitor",
 )  # fmt: skip
 LAYOUT = "JPEGImages/, SegmentationClassAug/ and ImageSets/Segmentation/{train_aug,val}.txt (or a VOC2012/ with these)"
-TRAIN_LISTS = ("train_aug.txt", "trainaug.txt")  # both spellings are in circulation
+TRAIN_LISTS = ("train_aug.txt", "trainaug.txt")  # both spellings are in use
 
 
 @dataset(

@@ -8,7 +8,7 @@ import torch
 
 from incseg.deploy.prediction import Prediction
 from incseg.deploy.tiles import TILE, predict_ids
-from incseg.images import Picture, Pixels, read_image
+from incseg.images import ImageLike, Pixels, read_image
 from incseg.models.storage import TrainedModel
 
 
@@ -16,7 +16,7 @@ from incseg.models.storage import TrainedModel
 class Model(TrainedModel):
     """A trained model for use on images."""
 
-    def predict(self, image: Picture) -> Prediction:
+    def predict(self, image: ImageLike) -> Prediction:
         """Segment one image of any size: a file, a Pillow image, or an array (H, W, 3) of RGB."""
         return self.predict_all([read_image(image)])[0]
 

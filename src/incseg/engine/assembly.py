@@ -14,16 +14,13 @@ import incseg
 from incseg import methods
 from incseg.config import RunConfig, differing_setting, flat_settings, from_yaml, to_yaml
 from incseg.console import Console
-from incseg.curriculum.curriculum import Curriculum, LabelPolicy, ProtocolCurriculum
-from incseg.curriculum.extension import Extension
-from incseg.datasets import dataset_entry, open_source
+from incseg.curriculum import build_curriculum
 from incseg.engine.first_step import GivenModel, check_first_step, check_given_model, copy_first_step
 from incseg.engine.journal import Journal
 from incseg.engine.loggers import require_packages
 from incseg.engine.trainer import Trainer
 from incseg.errors import InputError
 from incseg.files import replacing, usable_folder
-from incseg.loading.transforms import CentreCrop
 from incseg.models import Architecture, Segmenter
 from incseg.models.pretrained import load_encoder
 from incseg.protocol import Protocol
@@ -92,7 +89,8 @@ def build(
     config: RunConfig, out: Path, fabric: Fabric, console: Console | None = None, given: GivenModel | None = None
 ) -> Trainer:
     """Build everything a run needs, so that whatever is wrong with the input is found before training starts."""
-    curriculum = build_curriculum(config, console if fabric.is_global_zero else None)
+    say = console.say if console is not None and fabric.is_global_zero else None
+    curriculum = build_curriculum(Protocol.parse(config.protocol), config.data, say)
     method = methods.parse(config.method, config.settings)
     method.check(curriculum.steps, curriculum.classes)
     folder = RunFolder(out)
@@ -122,31 +120,6 @@ def build(
             console=console,
         ),
         header=header,
-    )
-
-
-def build_curriculum(config: RunConfig, console: Console | None = None) -> Curriculum:
-    """Open the dataset and check every mask against the protocol."""
-
-    def progress(done: int, total: int) -> None:
-        if console is not None and done % 2000 == 0:
-            console.print(f"reading which classes each mask shows: {done} of {total}", highlight=False)
-
-    data, protocol = config.data, Protocol.parse(config.protocol)
-    source = open_source(protocol.dataset, data.root)
-    if data.known is not None:
-        return Extension(data.known, source, data.validation, data.void, progress)
-    shortfall = dataset_entry(protocol.dataset).shortfall(source)
-    if shortfall and console is not None:
-        console.print(shortfall, highlight=False, markup=False, soft_wrap=True)
-    return ProtocolCurriculum(
-        source,
-        protocol,
-        wanted_order=data.class_order,
-        lists=data.splits,
-        policy=LabelPolicy(data.void, data.scored_void, data.future, data.background, data.score_on == "all"),
-        scored_crop=CentreCrop(data.crop_size) if data.scoring == "paper" else None,
-        progress=progress,
     )
 
 

@@ -29,17 +29,17 @@ from incseg.models import Segmenter
 from incseg.protocol import Step
 
 
-def score(segmenter: Segmenter, loader: Iterable[list[Batch]], judged_as: Tensor, device: torch.device) -> Tensor:
+def score(segmenter: Segmenter, loader: Iterable[list[Batch]], counted_as: Tensor, device: torch.device) -> Tensor:
     """(C, C) int64 confusion counts on ``device``; the segmenter is put into evaluation mode.
 
-    ``judged_as`` says as which channel a prediction of each channel counts; see :class:`ScoredImages`.
+    ``counted_as`` says as which channel a prediction of each channel counts; see :class:`ScoredImages`.
     """
     segmenter.eval()
-    num_classes, judged_as = len(judged_as), judged_as.to(device)
+    num_classes, counted_as = len(counted_as), counted_as.to(device)
     total = torch.zeros(num_classes, num_classes, dtype=torch.int64, device=device)
     for batches in loader:
         for images, labels, _ in batches:
-            predictions = judged_as[segmenter.segment(images.to(device)).argmax(dim=1)]
+            predictions = counted_as[segmenter.segment(images.to(device)).argmax(dim=1)]
             total += confusion_matrix(labels.to(device), predictions, num_classes)
     return total
 
@@ -57,7 +57,7 @@ def score_step(
     total = torch.zeros(step.num_classes, step.num_classes, dtype=torch.int64, device=device)
     for images in curriculum.scored_images(step):
         loader = scoring_loader(images, config.engine.score_batch_size, loading_processes(config), rank, world_size)
-        total += score(segmenter, loader, images.judged_as(step.num_classes), device)
+        total += score(segmenter, loader, images.counted_as(step.num_classes), device)
     return total
 
 

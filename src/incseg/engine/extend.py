@@ -17,7 +17,7 @@ from incseg.engine.assembly import train
 from incseg.engine.checkpoint import FinishedStep
 from incseg.engine.first_step import GivenModel
 from incseg.errors import InputError
-from incseg.loading.batches import batches_per_epoch
+from incseg.loading import batches_per_epoch
 from incseg.metrics import mean
 from incseg.models.segmenter import STRIDE
 from incseg.models.storage import TrainedModel

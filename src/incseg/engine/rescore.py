@@ -4,11 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from incseg.config import SCORING, Layer, RunConfig, from_yaml, merge, validate
-from incseg.engine.assembly import build_curriculum, launch, run_header
+from incseg.curriculum import build_curriculum
+from incseg.engine.assembly import launch, run_header
 from incseg.engine.checkpoint import FinishedStep
 from incseg.engine.evaluator import run_result, score_step, step_entry
 from incseg.errors import InputError
 from incseg.models.storage import load_model
+from incseg.protocol import Protocol
 from incseg.run_folder import RunFolder
 
 
@@ -40,7 +42,7 @@ def _require_scoring(settings: Layer, config: RunConfig) -> None:
 def _rescore(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
     here = config.engine.model_copy(update={"accelerator": "auto", "devices": 1, "nodes": 1})
     fabric = launch(config.model_copy(update={"engine": here}))
-    curriculum = build_curriculum(config)
+    curriculum = build_curriculum(Protocol.parse(config.protocol), config.data)
     entries = []
     for step in curriculum.steps:
         finished = FinishedStep.load(folder, step.index)

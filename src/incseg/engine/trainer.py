@@ -27,7 +27,7 @@ from incseg.engine.evaluator import (
 from incseg.engine.journal import Journal
 from incseg.engine.optimizer import build_optimizer, freeze_unused
 from incseg.errors import TrainingError
-from incseg.loading.batches import BatchAddresses, TrainingSet, training_loader
+from incseg.loading import BatchAddresses, TrainingSet, training_loader
 from incseg.methods import Context, Method
 from incseg.models import Segmenter
 from incseg.models.storage import StepHistory, describe_model, load_model, save_model

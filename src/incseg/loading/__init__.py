@@ -1,1 +1,36 @@
-"""Batches: which images make up each, how they are cut, and what is replayed beside them."""
+"""Batches: which images make up each, how they are augmented, and what is replayed beside them."""
+
+from incseg.loading.addresses import Address, BatchAddresses, batches_per_epoch
+from incseg.loading.batches import (
+    ScoredImages,
+    TrainingImages,
+    TrainingSet,
+    group_by_size,
+    scoring_loader,
+    stack,
+    training_loader,
+)
+from incseg.loading.generated import PictureFolder, open_generator
+from incseg.loading.replay import ClassPictures, KeptImages, Replay, ReplayedImages
+from incseg.loading.transforms import CentreCrop, TrainingTransform
+
+__all__ = [
+    "Address",
+    "BatchAddresses",
+    "CentreCrop",
+    "ClassPictures",
+    "KeptImages",
+    "PictureFolder",
+    "Replay",
+    "ReplayedImages",
+    "ScoredImages",
+    "TrainingImages",
+    "TrainingSet",
+    "TrainingTransform",
+    "batches_per_epoch",
+    "group_by_size",
+    "open_generator",
+    "scoring_loader",
+    "stack",
+    "training_loader",
+]

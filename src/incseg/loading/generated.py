@@ -13,10 +13,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from incseg.datasets.file_split import check_image
 from incseg.errors import InputError, closest
 from incseg.files import replacing, usable_folder
-from incseg.images import IMAGE_SUFFIXES
+from incseg.images import IMAGE_SUFFIXES, check_image, read_image
 from incseg.seeding import seed_from
 
 DIFFUSERS = "diffusers:"
@@ -97,7 +96,7 @@ class PictureFolder:
 def as_image(picture: Any) -> Image.Image:
     """A PIL image of what a generator gave: PIL, (H, W, 3) array or (3, H, W) tensor; uint8, or floats in [0, 1]."""
     if isinstance(picture, Image.Image):
-        return picture.convert("RGB")
+        return Image.fromarray(read_image(picture))
     array = picture.movedim(0, -1).cpu().numpy() if isinstance(picture, Tensor) else np.asarray(picture)
     if array.ndim != 3 or array.shape[-1] != 3:
         raise ValueError(f"a {type(picture).__name__} of shape {array.shape} is not an RGB image")

@@ -1,4 +1,4 @@
-"""Replay: images that a step sees beside its own, each in memory of an old class."""
+"""Replay: images of old classes that a step sees beside its own."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -10,17 +10,16 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from incseg.batch import Batch
-from incseg.datasets.file_split import read_image
+from incseg.datasets.file_split import image_tensor
 from incseg.datasets.source import Split
+from incseg.loading.addresses import Address
 from incseg.loading.transforms import TrainingTransform
 from incseg.protocol import IGNORE
-
-Address = tuple[int, int]  # (which image, the seed of its augmentation)
 
 
 @dataclass(frozen=True)
 class ReplayedImages(Dataset[Batch], ABC):
-    """Images in memory of classes: ``channels`` says, image by image, of which."""
+    """Images to replay; ``channels`` holds, for each, the old class it was kept for."""
 
     channels: Sequence[int]
     transform: TrainingTransform
@@ -40,33 +39,33 @@ class ReplayedImages(Dataset[Batch], ABC):
 
 @dataclass(frozen=True)
 class KeptImages(ReplayedImages):
-    """Training images of earlier steps, each under the labels of the step in which it was kept."""
+    """Training images of earlier steps, each with the labels of the step in which it was kept."""
 
     split: Split
     indices: Sequence[int]
     tables: Sequence[Tensor]
 
     def pair(self, position: int) -> tuple[Tensor, Tensor]:
-        """The image with its ground truth of that time."""
+        """The image, and its ground truth as that step saw it."""
         index = self.indices[position]
         return self.split.image(index), self.tables[position][self.split.mask(index).long()]
 
 
 @dataclass(frozen=True)
 class ClassPictures(ReplayedImages):
-    """Picture files of classes, without masks: nothing in them is labelled."""
+    """Picture files of old classes, without masks."""
 
     files: Sequence[Path]
 
     def pair(self, position: int) -> tuple[Tensor, Tensor]:
-        """The picture, all of it ignored until someone labels it."""
-        image = read_image(self.files[position])
+        """The picture, with every pixel ignored: a part of the method may label it."""
+        image = image_tensor(self.files[position])
         return image, torch.full(image.shape[-2:], IGNORE, dtype=torch.int64)
 
 
 @dataclass(frozen=True)
 class Replay:
-    """What a step replays, and how: in half of every batch, or in every other batch."""
+    """The images that a step replays, in half of every batch, or with ``alternate`` in every other batch."""
 
     images: ReplayedImages
     alternate: bool = False

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from incseg.config import DataConfig
 from incseg.console import Console, Table
-from incseg.curriculum.curriculum import Curriculum
-from incseg.engine.assembly import build_curriculum
+from incseg.curriculum import Curriculum, build_curriculum
 from incseg.errors import TrainingError
 from incseg.files import replacing
 from incseg.methods import parse
@@ -22,6 +21,7 @@ from incseg.paper.comparison import Line, Outcome, as_table, compare
 from incseg.paper.plan import Plan
 from incseg.paper.planned_run import PlannedRun
 from incseg.paper.plots import draw
+from incseg.protocol import Protocol
 from incseg.run_folder import Run
 
 
@@ -62,7 +62,7 @@ def check_data(runs: Sequence[PlannedRun], console: Console) -> None:
         config = run.config
         described = (config.protocol, config.data)
         if described not in curricula:
-            curricula[described] = build_curriculum(config, console)
+            curricula[described] = build_curriculum(Protocol.parse(config.protocol), config.data, console.say)
         curriculum = curricula[described]
         parse(config.method, config.settings).check(curriculum.steps, curriculum.classes)
 

@@ -1,0 +1,122 @@
+"""From a protocol and the data settings to a curriculum."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from incseg.config import DataConfig
+from incseg.curriculum.curriculum import Curriculum
+from incseg.curriculum.extension import Extension
+from incseg.curriculum.lists import read_lists, refuse_strays
+from incseg.curriculum.rules import (
+    images_per_step,
+    images_showing_seen,
+    scored_images,
+    scoring_table,
+    training_table,
+)
+from incseg.datasets import ReportProgress, Source, dataset_entry, open_source
+from incseg.datasets.scan import class_presence
+from incseg.errors import InputError
+from incseg.loading import CentreCrop, ScoredImages, TrainingImages, TrainingTransform
+from incseg.protocol import Protocol, Step, class_order
+
+MASKS_PER_LINE = 2000  # read between two lines of a progress report
+
+
+def build_curriculum(protocol: Protocol, data: DataConfig, say: Callable[[str], None] | None = None) -> Curriculum:
+    """Open the dataset and check every mask against the protocol; ``say`` gets a line at a time on how it goes."""
+    say = say or (lambda _: None)
+
+    def report_progress(done: int, total: int) -> None:
+        if done % MASKS_PER_LINE == 0:
+            say(f"reading which classes each mask shows: {done} of {total}")
+
+    source = open_source(protocol.dataset, data.root)
+    if data.known is not None:
+        return Extension(source, data, report_progress)
+    shortfall = dataset_entry(protocol.dataset).shortfall(source)
+    if shortfall:
+        say(shortfall)
+    return ProtocolCurriculum(source, protocol, data, report_progress)
+
+
+class ProtocolCurriculum(Curriculum):
+    """The steps of a protocol on a dataset that labels all its classes."""
+
+    def __init__(
+        self,
+        source: Source,
+        protocol: Protocol,
+        data: DataConfig,
+        report_progress: ReportProgress | None = None,
+    ):
+        self.source, self.protocol, self.data = source, protocol, data
+        self.scored_crop = CentreCrop(data.crop_size) if data.scoring == "paper" else None
+        self.order = class_order(source.classes, data.class_order, source.orders)
+        self.steps = protocol.steps(len(source.classes) - 1)
+        self.classes = tuple(source.classes[dataset_id] for dataset_id in self.order)
+        self._train_presence = class_presence(source.train, source.classes, report_progress=report_progress)
+        self._val_presence = class_presence(source.val, source.classes, report_progress=report_progress)
+        self.indices = self._by_rule() if data.splits is None else self._listed(data.splits)
+        for step in self.steps:
+            self._require_images(step)
+
+    def training_images(self, step: Step, crop_size: int, *, keep_old: bool = False) -> TrainingImages:
+        """By the protocol's rule, or as listed."""
+        lists = self.indices[: step.index + 1] if keep_old else [self.indices[step.index]]
+        chosen = sorted({index for indices in lists for index in indices})
+        table = self.training_table(step, keep_old=keep_old)
+        return TrainingImages(self.source.train, chosen, table, TrainingTransform(crop_size))
+
+    def training_table(self, step: Step, *, keep_old: bool = False) -> Tensor:
+        """Only the step's classes are labelled, or with ``keep_old`` all seen so far."""
+        return training_table(step, self.order, self.data, keep_old=keep_old)
+
+    def shown(self, step: Step) -> dict[int, frozenset[int]]:
+        """From the scan of the masks."""
+        channels = {self.order[channel]: channel for channel in step.new}
+        return {
+            i: frozenset(channels[c] for c in self._train_presence[i] if c in channels)
+            for i in self.indices[step.index]
+        }
+
+    def scored_images(self, step: Step) -> list[ScoredImages]:
+        """One collection: the masks of the dataset label every class."""
+        return [self._scored(step, scored_images(self._val_presence, step, self.order, self.data))]
+
+    def pictured_images(self, step: Step, number: int) -> tuple[list[str], ScoredImages]:
+        """From the scan of the masks."""
+        crowded = sorted(range(len(self.source.val)), key=lambda i: (-len(self._val_presence[i]), i))[:number]
+        return [self.source.val.ids[i] for i in crowded], self._scored(step, crowded)
+
+    def _scored(self, step: Step, indices: Sequence[int]) -> ScoredImages:
+        table = scoring_table(step, self.order, self.data)
+        return ScoredImages(self.source.val, indices, table, crop=self.scored_crop)
+
+    def _by_rule(self) -> list[list[int]]:
+        setting, disjoint = self.protocol.setting, dataset_entry(self.protocol.dataset).disjoint
+        return images_per_step(self._train_presence, self.steps, setting, self.order, disjoint)
+
+    def _listed(self, path: Path) -> list[list[int]]:
+        lists = read_lists(path, self.source.train.ids, self.protocol, self.steps, self.classes)
+        refuse_strays(lists, self._train_presence, self.steps, self.source, self.order)
+        return [found.indices for found in lists]
+
+    def _require_images(self, step: Step) -> None:
+        """Refuse a step with a class that no image shows, before any time is spent on training."""
+        shown = frozenset[int]().union(*(self._train_presence[index] for index in self.indices[step.index]))
+        absent = [self.classes[channel] for channel in step.new if self.order[channel] not in shown]
+        if absent:
+            raise InputError(
+                f"step {step.index} of {self.protocol} has no training image that shows '{absent[0]}'"
+                f"{f' (nor {len(absent) - 1} of its other classes)' if absent[1:] else ''} in {self.source.name}; use "
+                "another task, class order or setting."
+            )
+        if not images_showing_seen(self._val_presence, step, self.order):
+            raise InputError(
+                f"after step {step.index} ({', '.join(self.classes[c] for c in step.new)}) no validation image of "
+                f"{self.source.name} shows a class learnt so far: there would be nothing to score; add such images to "
+                "the validation split."
+            )
