@@ -11,7 +11,7 @@ from torch import Tensor
 from incseg.config import load_recipe
 from incseg.curriculum import Curriculum, ProtocolCurriculum, build_curriculum
 from incseg.engine.evaluator import score, step_entry
-from incseg.loading import scoring_loader
+from incseg.loading import whole_loader
 from incseg.metrics import nan_if_none
 from incseg.models import Segmenter
 from incseg.protocol import Protocol
@@ -66,7 +66,7 @@ def test_scores_of_whole_images_by_hand(
     lessons = curriculum(root, **settings)
     step = lessons.steps[0]
     (scored,) = lessons.scored_images(step)
-    loader = scoring_loader(scored, batch_size=2, workers=0)
+    loader = whole_loader(scored, batch_size=2, workers=0)
     confusion = score(cast(Segmenter, SeesRoad()), loader, torch.arange(step.num_classes), torch.device("cpu"))
     entry = step_entry(step, lessons.classes[:14], 1, confusion)
     assert entry["iou"]["road"] == road
@@ -87,7 +87,7 @@ def test_scores_of_the_papers_crop_by_hand(root: Path) -> None:
     step = lessons.steps[0]
     (scored,) = lessons.scored_images(step)
     assert {tuple(scored[i].labels.shape) for i in range(2)} == {(4, 4)}
-    loader = scoring_loader(scored, batch_size=2, workers=0)
+    loader = whole_loader(scored, batch_size=2, workers=0)
     confusion = score(cast(Segmenter, SeesRoad()), loader, torch.arange(step.num_classes), torch.device("cpu"))
     # Columns 2 to 5 of the first: one stripe of road, one of sky; the second whole: one of void, one of road.
     assert confusion[1, 1] == 16

@@ -209,7 +209,7 @@ def test_a_folder_begun_with_another_model_and_unknown_validation_classes(
     assert run("extend", tiny_run, "--data", new, "--out", tmp_path / "out", *DOTTED) == 0
     first = open_model(tiny_run)
     with torch.no_grad():
-        first.segmenter.classifier.heads[0].bias.add_(1)  # type: ignore[operator]
+        first.segmenter.softmax_head.heads[0].bias.add_(1)  # type: ignore[operator]
     first.save(tmp_path / "changed.safetensors")
     arguments: list[str | Path] = ["--data", new, "--out", tmp_path / "out", *DOTTED]
     assert run("extend", tmp_path / "changed.safetensors", *arguments) == 2

@@ -18,7 +18,7 @@ from incseg.engine.optimizer import build_optimizer
 from incseg.engine.rescore import rescore
 from incseg.engine.trainer import Trainer
 from incseg.errors import InputError, TrainingError
-from incseg.loading.batches import ScoredImages, scoring_loader
+from incseg.loading.batches import ScoredImages, whole_loader
 from incseg.methods import Context, Part, method_names, register_method
 from incseg.methods.parsing import METHODS
 from incseg.models import Architecture, Segmenter
@@ -110,7 +110,7 @@ class Watcher(Part):
         context.student.encoder.requires_grad_(context.step.index != 1)
 
     def observe(self, view: View, student: Segmenter) -> None:  # noqa: ARG002
-        gradient = student.classifier.heads[0].get_parameter("weight").grad
+        gradient = student.softmax_head.heads[0].get_parameter("weight").grad
         assert gradient is not None
         self.memory["seen"] = self.memory.get("seen", torch.zeros(())) + gradient.abs().sum()
 
@@ -241,9 +241,9 @@ def test_scoring_again_takes_no_more_processes_than_cores(
 
     def watched(images: ScoredImages, batch_size: int, workers: int, *_: int) -> object:
         asked.append(workers)
-        return scoring_loader(images, batch_size, 0)
+        return whole_loader(images, batch_size, 0)
 
-    monkeypatch.setattr("incseg.engine.evaluator.scoring_loader", watched)
+    monkeypatch.setattr("incseg.engine.evaluator.whole_loader", watched)
     rescore(tmp_path)
     assert asked == [os.cpu_count()] * 2
 

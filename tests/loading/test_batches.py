@@ -12,8 +12,8 @@ from incseg.loading import (
     TrainingSet,
     TrainingTransform,
     group_by_size,
-    scoring_loader,
     training_loader,
+    whole_loader,
 )
 
 
@@ -49,7 +49,7 @@ def test_every_image_is_scored_exactly_once(tiny_folder: Path, world_size: int) 
     found = [
         image
         for rank in range(world_size)
-        for batches in scoring_loader(scored, 3, 0, rank, world_size)
+        for batches in whole_loader(scored, 3, 0, rank, world_size)
         for batch in batches
         for image in batch.images
     ]

@@ -9,15 +9,16 @@ from torch import Tensor
 from incseg.errors import TrainingError
 from incseg.models.closed_form import (
     LENGTH,
+    FeatureLayout,
     RandomFeatures,
     Statistics,
     class_shares,
     complete_background,
-    grid_size,
     on_grid,
 )
 
 WIDTH, CLASSES = 24, 4
+LAYOUT = FeatureLayout(channels=(3, 2), strides=(16, 16), width=WIDTH)
 
 
 def cells(number: int, seed: int, classes: int = CLASSES) -> tuple[Tensor, Tensor]:
@@ -29,7 +30,7 @@ def cells(number: int, seed: int, classes: int = CLASSES) -> tuple[Tensor, Tenso
 
 
 def fitted(parts: list[tuple[Tensor, Tensor]], weights: Tensor | None = None) -> Statistics:
-    total = Statistics.empty(WIDTH).with_classes(torch.ones(CLASSES))
+    total = Statistics.empty(LAYOUT).with_classes(torch.ones(CLASSES))
     for features, shares in parts:
         total.add(features, shares, torch.ones(CLASSES) if weights is None else weights)
     return total
@@ -103,7 +104,7 @@ def test_a_file_holds_the_upper_triangle() -> None:
 
 
 def test_rare_classes_weigh_more() -> None:
-    first = Statistics.empty(WIDTH).with_classes(torch.tensor([800.0, 100.0]))
+    first = Statistics.empty(LAYOUT).with_classes(torch.tensor([800.0, 100.0]))
     grown = first.with_classes(torch.tensor([25.0]))
     reference = (800 + 100) / 2
     expected = [(reference / n) ** 0.25 for n in (800, 100, 25)]
@@ -112,32 +113,30 @@ def test_rare_classes_weigh_more() -> None:
 
 
 def test_random_features_are_those_of_the_formula() -> None:
-    layer = RandomFeatures([3, 2], width=5, seed=7, stride=4)
-    embedding, stage = torch.randn(2, 3, 2, 3), torch.randn(2, 2, 2, 3)
-    features = layer([embedding, stage], image_size=(8, 12))
+    layer = RandomFeatures(FeatureLayout(channels=(3, 2), strides=(4, 4), width=5, seed=7, stride=4))
+    embedding, stage, finer = torch.randn(2, 3, 2, 3), torch.randn(2, 2, 2, 3), torch.randn(2, 9, 4, 6)
+    features = layer(embedding, [finer, stage])
     assert features.shape == (2, 2, 3, 5)
     u, v = embedding[1, :, 0, 2].tolist(), stage[1, :, 0, 2].tolist()
     x = [LENGTH * a / math.hypot(*u) for a in u] + [LENGTH * b / math.hypot(*v) for b in v] + [1.0]
     expected = [max(0.0, sum(r * a for r, a in zip(row, x, strict=True))) for row in layer.projection.tolist()]
     assert features[1, 0, 2].tolist() == pytest.approx(expected, abs=1e-5)
-    again = RandomFeatures([3, 2], width=5, seed=7, stride=4)
-    assert torch.equal(layer.projection, again.projection)
+    assert torch.equal(layer.projection, RandomFeatures(layer.layout).projection)
 
 
-def test_feature_maps_of_any_size_come_to_the_grid() -> None:
-    assert grid_size((33, 64), 16) == (3, 4)
+def test_feature_maps_of_any_stride_come_to_the_grid() -> None:
     fine, coarse = torch.randn(1, 2, 8, 8), torch.randn(1, 2, 2, 2)
-    assert torch.equal(on_grid(fine, (4, 4)), torch.nn.functional.avg_pool2d(fine, 2))
-    assert on_grid(coarse, (4, 4)).shape == (1, 2, 4, 4)
-    assert on_grid(fine, (8, 8)) is fine
+    assert torch.equal(on_grid(fine, 8, 16), torch.nn.functional.avg_pool2d(fine, 2))
+    assert on_grid(coarse, 32, 16).shape == (1, 2, 4, 4)
+    assert on_grid(fine, 16, 16) is fine
 
 
 def test_shares_of_a_cell() -> None:
     labels = torch.tensor([[[0, 1, 2, 2], [1, 1, 255, 2]]])
     soft = class_shares(labels, num_classes=3, stride=2, soft=True)
     assert soft[0, 0].tolist() == [[0.25, 0.75, 0.0], [0.0, 0.0, 0.75]]
-    hard = class_shares(labels, num_classes=3, stride=2, soft=False)
-    assert hard[0, 0].sum(dim=-1).tolist() in ([1, 1], [1, 0])
+    hard = class_shares(labels, num_classes=3, stride=2, soft=False)  # the pixel below and right of the centre
+    assert hard[0, 0].tolist() == [[0, 1, 0], [0, 0, 1]]
 
 
 def test_background_becomes_what_the_head_before_says() -> None:

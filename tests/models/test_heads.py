@@ -1,11 +1,11 @@
 import pytest
 import torch
 
-from incseg.models.heads import GrowingClassifier
+from incseg.models.heads import SoftmaxHead
 
 
 def test_it_grows_by_one_head_per_step_and_keeps_what_was_there() -> None:
-    classifier = GrowingClassifier(8, [4])
+    classifier = SoftmaxHead(8, [4])
     embedding = torch.randn(2, 8, 3, 3)
     before = classifier(embedding)
     classifier.grow(2)
@@ -17,7 +17,7 @@ def test_it_grows_by_one_head_per_step_and_keeps_what_was_there() -> None:
 
 def test_balanced_initialisation_shares_background_and_leaves_old_classes_alone() -> None:
     torch.manual_seed(0)
-    classifier = GrowingClassifier(8, [4, 2])
+    classifier = SoftmaxHead(8, [4, 2])
     embedding = torch.randn(5, 8, 3, 3)
     with torch.no_grad():
         before = classifier(embedding).softmax(1)
@@ -30,7 +30,7 @@ def test_balanced_initialisation_shares_background_and_leaves_old_classes_alone(
 
 
 def test_balancing_the_first_head_is_a_no_op() -> None:
-    classifier = GrowingClassifier(8, [4])
+    classifier = SoftmaxHead(8, [4])
     before = {name: value.clone() for name, value in classifier.state_dict().items()}
     classifier.balance_new_head()
     assert all(torch.equal(value, before[name]) for name, value in classifier.state_dict().items())
@@ -40,7 +40,7 @@ def test_balancing_the_first_head_is_a_no_op() -> None:
 def test_new_heads_follow_the_seed(seed: int) -> None:
     def grown() -> torch.Tensor:
         torch.manual_seed(seed)
-        classifier = GrowingClassifier(4, [2])
+        classifier = SoftmaxHead(4, [2])
         classifier.grow(3)
         return torch.cat([p.flatten() for p in classifier.parameters()])
 

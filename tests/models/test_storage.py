@@ -14,7 +14,7 @@ def test_a_model_comes_back_with_its_heads_and_class_names(tmp_path: Path) -> No
         encoder="test_resnet", decoder="deeplabv3plus", decoder_options={"decoder_channels": 16}
     )
     segmenter = Segmenter(architecture, [3]).eval()
-    segmenter.classifier.grow(2)
+    segmenter.softmax_head.grow(2)
     classes = ("background", "cat", "dog", "<cow>", "hén")
     save_model(segmenter, classes, tmp_path / "step-1" / "model.safetensors")
     loaded, names = load_model(tmp_path / "step-1" / "model.safetensors")

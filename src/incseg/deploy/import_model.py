@@ -146,7 +146,7 @@ def _adapted(
     segmenter = Segmenter(architecture, [len(classes)], mean, std)
     segmenter.encoder.load_state_dict(parts.encoder.state_dict())
     segmenter.decoder.load_state_dict(parts.decoder.state_dict())
-    head = segmenter.classifier.heads[0]
+    head = segmenter.softmax_head.heads[0]
     bias = last.bias if last.bias is not None else torch.zeros(len(classes))
     head.load_state_dict({"weight": last.weight, "bias": bias})
     segmenter.eval()

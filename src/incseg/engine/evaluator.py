@@ -15,7 +15,7 @@ from incseg.batch import Batch
 from incseg.config import RunConfig
 from incseg.curriculum.curriculum import Curriculum
 from incseg.images import index_image
-from incseg.loading.batches import ScoredImages, scoring_loader
+from incseg.loading.batches import ScoredImages, whole_loader
 from incseg.metrics import (
     confusion_matrix,
     forgetting,
@@ -56,7 +56,7 @@ def score_step(
     """(C, C) int64 confusion counts of this process's share of all images that a step is scored on."""
     total = torch.zeros(step.num_classes, step.num_classes, dtype=torch.int64, device=device)
     for images in curriculum.scored_images(step):
-        loader = scoring_loader(images, config.engine.score_batch_size, loading_processes(config), rank, world_size)
+        loader = whole_loader(images, config.engine.score_batch_size, loading_processes(config), rank, world_size)
         total += score(segmenter, loader, images.counted_as(step.num_classes), device)
     return total
 

@@ -27,7 +27,7 @@ from incseg.engine.evaluator import (
 from incseg.engine.journal import Journal
 from incseg.engine.optimizer import build_optimizer, freeze_unused
 from incseg.errors import TrainingError
-from incseg.loading import BatchAddresses, TrainingSet, training_loader
+from incseg.loading import BatchAddresses, TrainingImages, TrainingSet, WholeImages, training_loader, whole_loader
 from incseg.methods import Context, Method
 from incseg.models import Segmenter
 from incseg.models.storage import StepHistory, describe_model, load_model, save_model
@@ -92,6 +92,8 @@ class Trainer:
         for step in self.curriculum.steps:
             finished = FinishedStep.load(self.folder, step.index)
             entries.append(self._train_and_score(step) if finished is None else self._load_step(step, finished))
+            if finished is not None and step.index == 0 and self.method.lacks_statistics:
+                entries[0] = self._conclude_first_step(step)
             result = run_result(self.header, self.curriculum.classes[: step.num_classes], entries)
             if self.fabric.is_global_zero:
                 write_json(self.folder.result, result)
@@ -105,19 +107,61 @@ class Trainer:
         self.journal.remember_score(step.index, finished.scores["miou"])
         return finished.scores
 
+    def _conclude_first_step(self, step: Step) -> dict[str, Any]:
+        """Take the network of another run's step 0, and give it the head of this run's method."""
+        self.history = self.history[:-1]
+        return self._finish(step, self._solve(step))
+
     def _train_and_score(self, step: Step) -> dict[str, Any]:
         images = 0
         if self.first_step_given and step.index == 0:
             self.student.to(self.fabric.device)
+        elif self.method.solves and step.index > 0:
+            images = self._solve(step)
         else:
             run = self.prepare(step)
             self._train(run)
             images = run.images.shares[0]
+        return self._finish(step, images)
+
+    def _finish(self, step: Step, images: int) -> dict[str, Any]:
+        """Score a step and mark it as finished."""
         entry = self._score(step, images)
         if self.fabric.is_global_zero:
             FinishedStep(self.method.memory(), entry).save(self.folder, step.index)
         self.fabric.barrier()
         return entry
+
+    def _solve(self, step: Step) -> int:
+        """Let the method conclude a step without training; returns the number of its images."""
+        own = self.curriculum.training_images(step, self.config.data.crop_size)
+        self.student.to(self.fabric.device)
+        self.journal.say(f"{self.header['method']} · step {step.index} in closed form: {len(own)} images")
+        self.method.end(self._context(step, own, teacher=None))
+        return len(own)
+
+    def _context(self, step: Step, own: TrainingImages, teacher: Segmenter | None) -> Context:
+        return Context(
+            step,
+            self.student,
+            teacher,
+            batches=lambda: self.batches(step, TrainingSet(own), epochs=1),
+            library=Library(self.curriculum, self.config.data.crop_size),
+            stable_curvature=self.config.optim.stable_curvature(step.index),
+            whole_images=lambda: self._whole_images(own),
+            pixel_counts=lambda: own.pixel_counts(step.num_classes),
+            labels_everything=step.index == 0 or self.method.keeps_data,
+            seed=seed_from(self.config.seed, "method", step.index),
+            say=self.journal.say,
+        )
+
+    def _whole_images(self, own: TrainingImages) -> Iterator[Batch]:
+        """This process' share of a step's images, each at its own size."""
+        whole = WholeImages(own.split, own.indices, own.table)
+        engine, fabric = self.config.engine, self.fabric
+        workers = loading_processes(self.config)
+        for batches in whole_loader(whole, engine.score_batch_size, workers, fabric.global_rank, fabric.world_size):
+            yield from batches
 
     def prepare(self, step: Step) -> StepRun:
         """Prepare a step: the student becomes the teacher, the classifier grows, the method's parts begin."""
@@ -125,20 +169,11 @@ class Trainer:
         if step.index > 0:
             teacher = copy.deepcopy(self.student).eval().requires_grad_(False).to(self.fabric.device)
             torch.manual_seed(seed_from(self.config.seed, "head", step.index))
-            self.student.classifier.grow(len(step.new))
+            self.student.softmax_head.grow(len(step.new))
         own = self.curriculum.training_images(step, self.config.data.crop_size, keep_old=self.method.keeps_data)
         self.student = self._synchronised(self.student).to(self.fabric.device).train()
         self.student.requires_grad_(True)  # what an earlier step froze, this step may train
-        context = Context(
-            step,
-            self.student,
-            teacher,
-            batches=lambda: self.batches(step, TrainingSet(own), epochs=1),
-            library=Library(self.curriculum, self.config.data.crop_size),
-            stable_curvature=self.config.optim.stable_curvature(step.index),
-            seed=seed_from(self.config.seed, "method", step.index),
-            say=self.journal.say,
-        )
+        context = self._context(step, own, teacher)
         self.method.begin(context)
         images = TrainingSet(own, self.method.replay(context))
         uses_stages = self.method.needs_stages and teacher is not None

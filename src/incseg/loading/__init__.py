@@ -5,10 +5,11 @@ from incseg.loading.batches import (
     ScoredImages,
     TrainingImages,
     TrainingSet,
+    WholeImages,
     group_by_size,
-    scoring_loader,
     stack,
     training_loader,
+    whole_loader,
 )
 from incseg.loading.generated import PictureFolder, open_generator
 from incseg.loading.replay import ClassPictures, KeptImages, Replay, ReplayedImages
@@ -27,10 +28,11 @@ __all__ = [
     "TrainingImages",
     "TrainingSet",
     "TrainingTransform",
+    "WholeImages",
     "batches_per_epoch",
     "group_by_size",
     "open_generator",
-    "scoring_loader",
     "stack",
     "training_loader",
+    "whole_loader",
 ]

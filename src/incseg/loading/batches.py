@@ -10,11 +10,12 @@ from torch.utils.data import DataLoader, Dataset
 
 from incseg.batch import Batch
 from incseg.datasets import Split
+from incseg.datasets.scan import in_threads
 from incseg.errors import InputError
 from incseg.loading.addresses import Address, BatchAddresses
 from incseg.loading.replay import Replay
 from incseg.loading.transforms import CentreCrop, TrainingTransform
-from incseg.protocol import BACKGROUND
+from incseg.protocol import BACKGROUND, IGNORE
 
 Item = TypeVar("Item")
 NOT_REPLAYED = torch.tensor(BACKGROUND)  # Batch.replayed of the step's own images
@@ -31,6 +32,16 @@ class TrainingImages(Dataset[Batch]):
 
     def __len__(self) -> int:
         return len(self.indices)
+
+    def pixel_counts(self, num_classes: int) -> Tensor:
+        """(C,) float64, the pixels of each channel in the labels of all these images."""
+
+        def counts_of(position: int) -> Tensor:
+            labels = self.table[self.split.mask(self.indices[position]).long()]
+            return torch.bincount(labels.flatten(), minlength=IGNORE + 1)[:num_classes]
+
+        found = in_threads(counts_of, len(self))
+        return sum(found, torch.zeros(num_classes, dtype=torch.int64)).double()
 
     def __getitem__(self, address: Address) -> Batch:
         position, seed = address
@@ -77,26 +88,35 @@ def training_loader(images: TrainingSet, addresses: BatchAddresses, workers: int
 
 
 @dataclass(frozen=True)
-class ScoredImages(Dataset[Batch]):
-    """Validation images with the labels they are scored on, at their own size or centre-cropped.
-
-    ``labelled`` are the channels that these masks label; None: all. The masks show every other class as background, so
-    a prediction of such a class counts as background too.
-    """
+class WholeImages(Dataset[Batch]):
+    """Images with labels, each at its own size and as it is."""
 
     split: Split
     indices: Sequence[int]
     table: Tensor
-    labelled: Sequence[int] | None = None
-    crop: CentreCrop | None = None
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def __getitem__(self, position: int) -> Batch:
         index = self.indices[position]
-        image, labels = self.split.image(index), self.table[self.split.mask(index).long()]
-        return Batch(*((image, labels) if self.crop is None else self.crop(image, labels)))
+        return Batch(self.split.image(index), self.table[self.split.mask(index).long()])
+
+
+@dataclass(frozen=True)
+class ScoredImages(WholeImages):
+    """Validation images with the labels they are scored on, at their own size or centre-cropped.
+
+    ``labelled`` are the channels that these masks label; None: all. The masks show every other class as background, so
+    a prediction of such a class counts as background too.
+    """
+
+    labelled: Sequence[int] | None = None
+    crop: CentreCrop | None = None
+
+    def __getitem__(self, position: int) -> Batch:
+        whole = super().__getitem__(position)
+        return whole if self.crop is None else Batch(*self.crop(whole.images, whole.labels))
 
     def counted_as(self, num_classes: int) -> Tensor:
         """(C,) the channel that a prediction of each channel counts as."""
@@ -114,8 +134,8 @@ def group_by_size(samples: Sequence[Batch]) -> list[Batch]:
     return [stack(group) for group in groups.values()]
 
 
-def scoring_loader(
-    images: ScoredImages, batch_size: int, workers: int, rank: int = 0, world_size: int = 1
+def whole_loader(
+    images: WholeImages, batch_size: int, workers: int, rank: int = 0, world_size: int = 1
 ) -> Iterable[list[Batch]]:
     """Every image exactly once over all processes: a sampler that pads the last batch would count some twice."""
     loader: Iterable[list[Batch]] = DataLoader(

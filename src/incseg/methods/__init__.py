@@ -12,9 +12,11 @@ from incseg.methods.parsing import describe_methods, method_names, parse, regist
 from incseg.methods.part import Context, Contrast, Distillation, LossTerm, Part, Penalty, Segmentation, default
 from incseg.methods.regularisation import ewc, pi, rw
 from incseg.methods.rehearsal import emseg
+from incseg.methods.ridge import ClosedForm, analytic
 from incseg.methods.unbiased import mib
 
 __all__ = [
+    "ClosedForm",
     "Context",
     "Contrast",
     "CrossEntropy",
@@ -25,6 +27,7 @@ __all__ = [
     "Part",
     "Penalty",
     "Segmentation",
+    "analytic",
     "cd",
     "default",
     "describe_methods",

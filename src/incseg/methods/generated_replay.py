@@ -20,7 +20,7 @@ from incseg.methods.finetune import CrossEntropy
 from incseg.methods.parsing import register_method
 from incseg.methods.part import Context, Count, LossTerm, Part
 from incseg.models import Segmenter
-from incseg.models.heads import GrowingClassifier
+from incseg.models.heads import SoftmaxHead
 from incseg.protocol import BACKGROUND, IGNORE, Step
 
 
@@ -55,7 +55,7 @@ class HelperDecoder(nn.Module):
         self.decoder = copy.deepcopy(student.decoder)
         self.architecture = student.architecture
         kernel = self.architecture.classifier_kernel
-        self.classifier = GrowingClassifier(student.classifier.channels, head_sizes, kernel)
+        self.classifier = SoftmaxHead(student.softmax_head.channels, head_sizes, kernel)
         self.to(student.mean.device)
 
     def forward(self, images: Tensor, stages: Sequence[Tensor], like: Tensor) -> Tensor:

@@ -76,6 +76,16 @@ class Method:
         return any(part.needs_stages for part in self.parts)
 
     @property
+    def solves(self) -> bool:
+        """Whether steps after the first are solved in closed form instead of trained."""
+        return any(part.solves for part in self.parts)
+
+    @property
+    def lacks_statistics(self) -> bool:
+        """Whether later steps are to be solved, but nothing is remembered yet to solve them from."""
+        return any(part.solves and not part.memory for part in self.parts)
+
+    @property
     def rehearses(self) -> bool:
         """Whether images of earlier steps are loaded again from the dataset."""
         return any(part.rehearses for part in self.parts)

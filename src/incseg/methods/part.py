@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -39,6 +40,12 @@ class Context:
 
     Where the loss curves more than this, every update overshoots the minimum by more than the one before.
     """
+    whole_images: Callable[[], Iterable[Batch]] = tuple
+    """One pass over the step's own training images as they are: each at its own size, those of one size together."""
+    pixel_counts: Callable[[], Tensor] = lambda: torch.zeros(0)
+    """(C,) pixels of each class in the labels of these images, in float64."""
+    labels_everything: bool = True
+    """Whether these images label every class the student knows, not only those of the step."""
     seed: int = 0
     """For random choices: derived from the run and the step, the same in every process."""
     say: Callable[[str], None] = print
@@ -67,6 +74,11 @@ class Part:
     None derives it: a part that remembers needs a step 0 of its own, any other trains it like plain cross-entropy. Set
     it where that is wrong; empty means that step 0 is plain cross-entropy.
     """
+
+    @property
+    def solves(self) -> bool:
+        """Later steps are solved by this part's ``end`` alone, from what it remembers: no training, no teacher."""
+        return False
 
     memory: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
     """State that is saved in checkpoints and kept from step to step."""

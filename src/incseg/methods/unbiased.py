@@ -41,7 +41,7 @@ class BalancedInitialisation(Part):
 
     def begin(self, context: Context) -> None:
         """Initialise the head of this step; step 0 has nothing to share."""
-        context.student.classifier.balance_new_head()
+        context.student.softmax_head.balance_new_head()
 
 
 @register_method(

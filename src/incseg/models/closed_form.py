@@ -11,72 +11,115 @@ A and B are all that is kept of the data: sums over millions of cells, no image 
 add up to those of both; what a place added can be subtracted again.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from incseg.errors import TrainingError
+from incseg.models.heads import Head
 from incseg.protocol import BACKGROUND, IGNORE
 
 LENGTH = 16.0  # of every feature vector before the projection
 BLOCK = 1024  # columns of A that are computed at once; only blocks on and above the diagonal are
+LARGEST_FILE = 70_000_000  # bytes of statistics, with the default width
+
+
+class FeatureLayout(BaseModel):
+    """Which features a closed-form head sees; enough to build the same random features again."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    channels: tuple[int, ...]
+    """Of the embedding, then of the last stages, the last one first."""
+    strides: tuple[int, ...]
+    """Pixels of the image per cell of each of these maps."""
+    width: int
+    """W, the number of random features."""
+    stride: int = 16
+    """Pixels of the image per cell of the head's own grid."""
+    seed: int = 0
+    """The projection follows from it."""
+
+    @property
+    def stages(self) -> int:
+        """How many of the encoder's stages it sees."""
+        return len(self.channels) - 1
 
 
 class RandomFeatures(nn.Module):
-    """``φ = relu(R [u; v; …; 1])`` on a grid of one cell per ``stride`` pixels.
-
-    Args:
-        channels: of each feature map, in the order in which they will come.
-        width: W, the number of random features.
-        seed: R follows from it.
-        stride: pixels of the image per cell, along each side.
-    """
+    """``φ = relu(R [u; v; …; 1])`` on the grid of the layout."""
 
     projection: Tensor
 
-    def __init__(self, channels: Sequence[int], width: int, seed: int, stride: int = 16):
+    def __init__(self, layout: FeatureLayout):
         super().__init__()
-        self.stride = stride
-        generator = torch.Generator().manual_seed(seed)
-        projection = torch.randn(width, sum(channels) + 1, generator=generator) / LENGTH
+        self.layout = layout
+        generator = torch.Generator().manual_seed(layout.seed)
+        projection = torch.randn(layout.width, sum(layout.channels) + 1, generator=generator) / LENGTH
         self.register_buffer("projection", projection)
 
+    def forward(self, embedding: Tensor, stages: Sequence[Tensor]) -> Tensor:
+        """The embedding (B, D, h, w) and the encoder's stages, finest first → (B, h', w', W)."""
+        last = [stages[-1 - index] for index in range(self.layout.stages)]
+        maps = [
+            LENGTH * F.normalize(on_grid(each.float(), stride, self.layout.stride), dim=1)
+            for each, stride in zip([embedding, *last], self.layout.strides, strict=True)
+        ]
+        cells = torch.cat(maps, dim=1).movedim(1, -1)
+        return F.linear(cells, self.projection[:, :-1], self.projection[:, -1]).relu()
+
+
+class ClosedFormHead(Head):
+    """``φ H``: scores near 1 for the class of a cell and near 0 for the others."""
+
+    weight: Tensor
+
+    def __init__(self, layout: FeatureLayout, head_sizes: Sequence[int], weight: Tensor | None = None):
+        super().__init__()
+        self.features = RandomFeatures(layout)
+        self._head_sizes = list(head_sizes)
+        empty = torch.zeros(layout.width, sum(head_sizes))
+        self.register_buffer("weight", empty if weight is None else weight.float())
+
     @property
-    def width(self) -> int:
-        """W."""
-        return self.projection.shape[0]
+    def layout(self) -> FeatureLayout:
+        """Which features it sees."""
+        return self.features.layout
 
-    def forward(self, maps: Sequence[Tensor], image_size: tuple[int, int]) -> Tensor:
-        """Feature maps (B, D_i, h_i, w_i) of images of that size → (B, h, w, W)."""
-        size = grid_size(image_size, self.stride)
-        scaled = [LENGTH * F.normalize(on_grid(each.float(), size), dim=1) for each in maps]
-        cells = torch.cat(scaled, dim=1).movedim(1, -1)
-        return F.linear(cells, self.projection[:, :-1], self.projection[:, -1]).relu_()
+    @property
+    def head_sizes(self) -> list[int]:
+        """How many classes each step added, background among the first."""
+        return self._head_sizes
+
+    def forward(self, embedding: Tensor, stages: Sequence[Tensor]) -> Tensor:
+        """(B, C, h, w) scores on the grid of the layout."""
+        return (self.features(embedding, stages) @ self.weight).movedim(-1, 1)
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """Scores estimate probabilities already; what lies outside [0, 1] is clipped, and the rest made to sum to 1."""
+        clipped = scores.clamp(1e-6, 1)
+        return clipped / clipped.sum(dim=1, keepdim=True)
 
 
-def grid_size(image_size: tuple[int, int], stride: int) -> tuple[int, int]:
-    """Cells along each side of an image."""
-    height, width = image_size
-    return -(-height // stride), -(-width // stride)
-
-
-def on_grid(features: Tensor, size: tuple[int, int]) -> Tensor:
-    """(B, D, h, w) averaged down to the grid, or interpolated up to it."""
-    if features.shape[-2:] == size:
-        return features
-    if features.shape[-2] >= size[0] and features.shape[-1] >= size[1]:
-        return F.adaptive_avg_pool2d(features, size)
-    return F.interpolate(features, size=size, mode="bilinear", align_corners=False)
+def on_grid(features: Tensor, stride: int, wanted: int) -> Tensor:
+    """(B, D, h, w) with one cell per ``stride`` pixels → one per ``wanted``: averaged, or interpolated."""
+    if stride < wanted:
+        return F.avg_pool2d(features, wanted // stride)
+    if stride > wanted:
+        return F.interpolate(features, scale_factor=stride / wanted, mode="bilinear", align_corners=False)
+    return features
 
 
 def class_shares(labels: Tensor, num_classes: int, stride: int, *, soft: bool) -> Tensor:
     """What each cell of the grid shows.
 
     Args:
-        labels: (B, H, W) integer channels; 255 is ignored.
+        labels: (B, H, W) integer channels, H and W multiples of the stride; 255 is ignored.
         num_classes: C.
         stride: pixels per cell, along each side.
         soft: the share of each class in the cell; else all of the label at its centre.
@@ -84,13 +127,11 @@ def class_shares(labels: Tensor, num_classes: int, stride: int, *, soft: bool) -
     Returns:
         (B, h, w, C) shares; they sum to the labelled part of the cell, 0 where all of it is ignored.
     """
-    size = grid_size((labels.shape[-2], labels.shape[-1]), stride)
     if not soft:
-        labels = F.interpolate(labels[:, None].float(), size=size, mode="nearest-exact")[:, 0].long()
-        return F.one_hot(labels.where(labels != IGNORE, num_classes), num_classes + 1)[..., :num_classes].float()
+        labels = labels[:, stride // 2 :: stride, stride // 2 :: stride]
     known = labels.where(labels != IGNORE, num_classes)
-    members = F.one_hot(known, num_classes + 1)[..., :num_classes].movedim(-1, 1).float()
-    return F.adaptive_avg_pool2d(members, size).movedim(1, -1)
+    members = F.one_hot(known, num_classes + 1)[..., :num_classes].float()
+    return F.avg_pool2d(members.movedim(-1, 1), stride).movedim(1, -1) if soft else members
 
 
 def complete_background(shares: Tensor, scores: Tensor, certainty: float) -> Tensor:
@@ -116,27 +157,36 @@ def complete_background(shares: Tensor, scores: Tensor, certainty: float) -> Ten
     return completed.scatter_add(-1, best.indices[..., :1], weight[..., None])
 
 
+def default_width(num_classes: int) -> int:
+    """The largest width of a few thousand whose statistics stay below 70 MB."""
+    return next(
+        width for width in range(4096, 0, -128) if 8 * (width * (width + 1) // 2 + width * num_classes) < LARGEST_FILE
+    )
+
+
 @dataclass(frozen=True)
 class Statistics:
     """Everything a closed-form head is made of.
 
     Attributes:
+        layout: the features they were gathered with.
         gram: (W, W) float64, A; only the blocks on and above the diagonal are filled.
         cross: (W, C) float64, B.
         cells: (C,) float64, the cells of each class when it was learnt, from which its weight follows.
         reference: () float64, n_ref: fixed when the first classes are learnt.
     """
 
+    layout: FeatureLayout
     gram: Tensor
     cross: Tensor
     cells: Tensor
     reference: Tensor
 
     @classmethod
-    def empty(cls, width: int, device: torch.device | str = "cpu") -> "Statistics":
+    def empty(cls, layout: FeatureLayout, device: torch.device | str = "cpu") -> "Statistics":
         """No cell seen yet, no class known."""
-        zeros = torch.zeros(width, width, dtype=torch.float64, device=device)
-        return cls(zeros, zeros[:, :0].clone(), zeros[0, :0].clone(), torch.zeros((), dtype=torch.float64))
+        zeros = torch.zeros(layout.width, layout.width, dtype=torch.float64, device=device)
+        return cls(layout, zeros, zeros[:, :0].clone(), zeros[0, :0].clone(), zeros[0, 0].clone())
 
     @property
     def num_classes(self) -> int:
@@ -146,14 +196,21 @@ class Statistics:
     def with_classes(self, cells: Tensor) -> "Statistics":
         """Room for new classes, which have that many cells each; the first time also the reference is set."""
         cells = cells.to(self.cells)
-        known = torch.cat([self.cells, cells])
-        cross = F.pad(self.cross, (0, len(cells)))
-        reference = self.reference if self.num_classes else cells.mean().cpu()
-        return replace(self, cross=cross, cells=known, reference=reference)
+        reference = self.reference if self.num_classes else cells.mean()
+        return replace(
+            self,
+            cross=F.pad(self.cross, (0, len(cells))),
+            cells=torch.cat([self.cells, cells]),
+            reference=reference,
+        )
+
+    def nothing(self) -> "Statistics":
+        """The same classes and weights with empty sums, to gather into."""
+        return replace(self, gram=torch.zeros_like(self.gram), cross=torch.zeros_like(self.cross))
 
     def class_weights(self, balance: float) -> Tensor:
-        """(C,) ``(n_ref / n_c)^β``; a class without a cell has no weight to speak of."""
-        return (self.reference.to(self.cells) / self.cells.clamp_min(1)) ** balance
+        """(C,) ``(n_ref / n_c)^β``."""
+        return (self.reference / self.cells.clamp_min(1)) ** balance
 
     def add(self, features: Tensor, shares: Tensor, weights: Tensor) -> None:
         """Take cells into the sums, in place: these are by far the largest tensors here.
@@ -165,8 +222,6 @@ class Statistics:
         """
         targets = shares.to(features.dtype) * weights.to(features)
         amount = targets.sum(dim=1, keepdim=True)
-        kept = amount[:, 0] > 0
-        features, targets, amount = features[kept], targets[kept], amount[kept]
         self.cross.add_((features.T @ targets).double())
         scaled = features * amount.sqrt()
         for start in range(0, scaled.shape[1], BLOCK):
@@ -191,15 +246,22 @@ class Statistics:
         return replace(self, gram=self.gram + sign * other.gram, cross=self.cross + sign * other.cross)
 
     def state(self) -> dict[str, Tensor]:
-        """As tensors for a file: the symmetric A as its upper triangle."""
+        """As tensors for a file: the symmetric A as its upper triangle, the layout as JSON."""
         rows, columns = torch.triu_indices(*self.gram.shape, device=self.gram.device)
-        return {"gram": self.gram[rows, columns], "cross": self.cross, "cells": self.cells, "reference": self.reference}
+        return {
+            "layout": torch.tensor(list(self.layout.model_dump_json().encode()), dtype=torch.uint8),
+            "gram": self.gram[rows, columns],
+            "cross": self.cross,
+            "cells": self.cells,
+            "reference": self.reference,
+        }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor]) -> "Statistics":
         """The way back from :meth:`state`."""
+        layout = FeatureLayout(**json.loads(bytes(state["layout"].tolist())))
         cross = state["cross"]
-        gram = torch.zeros(len(cross), len(cross), dtype=cross.dtype, device=cross.device)
+        gram = torch.zeros(layout.width, layout.width, dtype=cross.dtype, device=cross.device)
         rows, columns = torch.triu_indices(*gram.shape, device=gram.device)
         gram[rows, columns] = state["gram"]
-        return cls(gram, cross, state["cells"], state["reference"])
+        return cls(layout, gram, cross, state["cells"], state["reference"])

@@ -1,17 +1,40 @@
-"""The classifier: one convolution per step, so that what an earlier step learnt can be kept, frozen or copied.
+"""Heads: how features become a score per class. The class of a pixel is the arg-max of its scores, for every head.
 
-They are 1×1, unless a model from elsewhere has them wider.
+A head takes the decoder's embedding and the encoder's stages and gives scores on a coarse grid; it says how scores
+become probabilities, and grows with every step. The softmax head is trained; the one in ``closed_form.py`` is solved.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 
-class GrowingClassifier(nn.Module):
-    """Maps an embedding to logits: head 0 holds background and the first classes, a later head one step's classes."""
+class Head(nn.Module, ABC):
+    """Features → scores (B, C, h, w) → classes and probabilities."""
+
+    @property
+    @abstractmethod
+    def head_sizes(self) -> list[int]:
+        """How many classes each step added, background among the first."""
+
+    @abstractmethod
+    def forward(self, embedding: Tensor, stages: Sequence[Tensor]) -> Tensor:
+        """Scores (B, C, h, w) of the embedding (B, D, h', w') and the encoder's stages, finest first."""
+
+    @abstractmethod
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """(B, C, …) scores → probabilities that sum to 1 over the classes."""
+
+
+class SoftmaxHead(Head):
+    """One convolution per step, so that what an earlier step learnt can be kept, frozen or copied.
+
+    Part 0 holds background and the first classes, a later part one step's classes. They are 1×1, unless a model from
+    elsewhere has them wider.
+    """
 
     def __init__(self, channels: int, head_sizes: Sequence[int], kernel_size: int = 1):
         super().__init__()
@@ -49,8 +72,12 @@ class GrowingClassifier(nn.Module):
         _bias(newest).fill_(share)
         _bias(first)[0] = share
 
-    def forward(self, embedding: Tensor) -> Tensor:
-        """(B, D, h, w) → (B, C, h, w)."""
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """Softmax over the classes."""
+        return scores.softmax(dim=1)
+
+    def forward(self, embedding: Tensor, stages: Sequence[Tensor] = ()) -> Tensor:  # noqa: ARG002 - part of every head
+        """(B, D, h, w) → (B, C, h, w) logits."""
         return torch.cat([head(embedding) for head in self.heads], dim=1)
 
     def _convolutions(self) -> list[nn.Conv2d]:

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from incseg.batch import Outputs, upsample
 from incseg.config import Network
 from incseg.errors import InputError, closest
-from incseg.models.heads import GrowingClassifier
+from incseg.models.closed_form import ClosedFormHead, FeatureLayout
+from incseg.models.heads import Head, SoftmaxHead
 from incseg.models.torchvision_models import torchvision_network
 
 STRIDE = 32  # encoders halve the image five times; sizes are padded to a multiple
@@ -31,6 +32,8 @@ class Architecture(Network):
     """Side of the classifier's convolutions."""
     align_corners: bool = False
     """How logits are brought to the size of the image: smp's own models align the corners."""
+    closed_form: FeatureLayout | None = None
+    """The features of a closed-form head; None: a softmax head."""
 
     @classmethod
     def of(cls, network: Network) -> "Architecture":
@@ -39,7 +42,7 @@ class Architecture(Network):
 
 
 class Segmenter(nn.Module):
-    """Encoder → stages, decoder → embedding, growing classifier → logits."""
+    """Encoder → stages, decoder → embedding, head → scores per class."""
 
     mean: Tensor
     std: Tensor
@@ -56,8 +59,11 @@ class Segmenter(nn.Module):
         self.architecture = architecture
         self.encoder: nn.Module = whole.encoder
         self.decoder: nn.Module = whole.decoder
-        channels = _embedding_channels(whole.segmentation_head)
-        self.classifier = GrowingClassifier(channels, head_sizes, architecture.classifier_kernel)
+        self.classifier: Head = (
+            SoftmaxHead(_embedding_channels(whole.segmentation_head), head_sizes, architecture.classifier_kernel)
+            if architecture.closed_form is None
+            else ClosedFormHead(architecture.closed_form, head_sizes)
+        )
         default_mean, default_std = input_statistics(architecture)
         self.register_buffer("mean", torch.tensor(mean or default_mean).view(3, 1, 1))
         self.register_buffer("std", torch.tensor(std or default_std).view(3, 1, 1))
@@ -69,10 +75,29 @@ class Segmenter(nn.Module):
 
         Stages are large and mixed precision copies what is returned, so only who uses them should ask.
         """
-        features = self.encoder(self.normalise(images))
-        embedding = self.decoder(features)
-        stages = features[1:] if with_stages else []
-        return Outputs(self.classifier(embedding), embedding, stages, self.architecture.align_corners)
+        embedding, stages = self.features(images)
+        scores = self.classifier(embedding, stages)
+        return Outputs(scores, embedding, stages if with_stages else [], self.architecture.align_corners)
+
+    def features(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """All that a head may look at: the decoder's embedding, and the encoder's stages, finest first."""
+        stages = self.encoder(self.normalise(images))
+        return self.decoder(stages), stages[1:]
+
+    def use_head(self, head: ClosedFormHead) -> None:
+        """Take a solved head in place of the one there is."""
+        self.architecture = self.architecture.model_copy(update={"closed_form": head.layout})
+        self.classifier = head
+
+    @property
+    def softmax_head(self) -> SoftmaxHead:
+        """The head that training can grow; a head solved in closed form has no gradient to follow."""
+        if not isinstance(self.classifier, SoftmaxHead):
+            raise InputError(
+                "the head of this model was solved in closed form and cannot be trained further: use --method analytic, "
+                "or begin with the model of a step that was trained."
+            )
+        return self.classifier
 
     def own_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Parameters by name, without those of a module that a method trains beside the network for a while."""
@@ -91,9 +116,14 @@ class Segmenter(nn.Module):
         Images are padded below and to the right, by repeating their edge, to the size the encoder can halve evenly.
         """
         height, width = images.shape[-2:]
-        padding = (0, -width % STRIDE, 0, -height % STRIDE)
-        padded = F.pad(images.float(), padding, mode="replicate")
+        padded = padded_images(images)
         return upsample(self(padded), padded)[..., :height, :width]
+
+
+def padded_images(images: Tensor) -> Tensor:
+    """(B, 3, H, W) → float, H and W rounded up to a multiple of 32 by repeating the last row and column."""
+    height, width = images.shape[-2:]
+    return F.pad(images.float(), (0, -width % STRIDE, 0, -height % STRIDE), mode="replicate")
 
 
 def input_statistics(architecture: Architecture) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -1,0 +1,96 @@
+"""The closed-form head as a method: step 0 is trained, every later step is one pass over its images and one solve."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch.distributed as dist
+from torch import Tensor
+
+from incseg.methods.finetune import CrossEntropy
+from incseg.methods.parsing import register_method
+from incseg.methods.part import Context, Count, Part, Weight, default
+from incseg.models.closed_form import Statistics
+from incseg.models.gather import Fit, feature_layout, gather, solved_head
+
+
+@dataclass
+class ClosedForm(Part):
+    """Gathers the statistics of a closed-form head at the end of a step, and puts the head they give on the network.
+
+    With ``carried`` it only gathers them, at the end of the run and where the images label all classes, so that the
+    model can be extended in closed form later; the network keeps its trained head.
+    """
+
+    remembers: ClassVar[bool | None] = True
+    first_step: ClassVar[str | None] = ""  # the network of step 0 is trained as without it
+    width: int | None = None
+    stages: int = 1
+    stride: int = 16
+    seed: int = 0
+    fit: Fit = field(default_factory=Fit)
+    carried: bool = False
+
+    @property
+    def solves(self) -> bool:
+        """Whether later steps are solved instead of trained."""
+        return not self.carried
+
+    def begin(self, context: Context) -> None:  # noqa: ARG002
+        """Training moves the features: statistics of earlier ones mean nothing any more."""
+        self.memory = {}
+
+    def end(self, context: Context) -> None:
+        """Add the step's cells to the statistics and solve."""
+        if self.carried and not (context.labels_everything and not context.step.future):
+            return
+        statistics = self._statistics(context)
+        cells = context.pixel_counts() / statistics.layout.stride**2
+        statistics = statistics.with_classes(cells[statistics.num_classes :])
+        statistics = gather(context.student, statistics, context.whole_images(), self.fit, _sum_over_processes)
+        self.memory = statistics.state()
+        if self.solves:
+            grown = [*context.student.classifier.head_sizes, len(context.step.new)]
+            sizes = grown if context.step.index > 0 else [context.step.num_classes]
+            context.student.use_head(solved_head(statistics, sizes, self.fit.ridge))
+
+    def _statistics(self, context: Context) -> Statistics:
+        """Of the steps before; none yet at step 0."""
+        if self.memory:
+            return Statistics.from_state(self.memory)
+        classes = context.step.num_classes
+        layout = feature_layout(
+            context.student, classes, width=self.width, stages=self.stages, stride=self.stride, seed=self.seed
+        )
+        return Statistics.empty(layout, context.student.mean.device)
+
+
+def _sum_over_processes(own: Tensor) -> Tensor:
+    if dist.is_available() and dist.is_initialized():
+        dist.all_reduce(own)
+    return own
+
+
+@register_method(
+    "analytic",
+    "learn every step after the first in closed form: one pass over its images, no training, nothing forgotten",
+    paper="Zhuang et al., ACIL: Analytic Class-Incremental Learning with Absolute Memorization and Privacy Protection, "
+    "NeurIPS 2022 (the idea; class balance, features and pseudo-labels are ours)",
+)
+def analytic(
+    width: Count | None = None,
+    balance: Weight = 0.25,
+    ridge: Weight = 1.0,
+    stages: int = 1,
+    stride: Literal[8, 16, 32] = 16,
+    mirrored: bool = True,
+    certainty: Weight = 0.0,
+    soft: bool = False,
+    seed: int = 0,
+) -> Sequence[Part]:
+    """``H = (A + γI)⁻¹ B`` on random features of the frozen network of step 0; step 0 is trained by any other method.
+
+    ``width`` is chosen so that the statistics stay below 70 MB unless it is given.
+    """
+    fit = Fit(balance, ridge, mirrored, certainty, soft)
+    return [default(CrossEntropy()), ClosedForm(width, stages, stride, seed, fit)]
