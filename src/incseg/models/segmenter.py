@@ -94,7 +94,7 @@ class Segmenter(nn.Module):
         """The head that training can grow; a head solved in closed form has no gradient to follow."""
         if not isinstance(self.classifier, SoftmaxHead):
             raise InputError(
-                "the head of this model was solved in closed form and cannot be trained further: use --method analytic, "
+                "the head of this model was solved in closed form and cannot be trained: use --method analytic, "
                 "or begin with the model of a step that was trained."
             )
         return self.classifier
