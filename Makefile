@@ -9,7 +9,7 @@ demo: $(READY)
 	$(BIN)/incseg demo
 
 test: check
-	$(BIN)/python -m pytest --numprocesses auto
+	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
 check: $(READY)
 	$(BIN)/ruff check

@@ -98,10 +98,10 @@ def test_killed_it_goes_on_to_the_same_model(
     incseg.extend(tiny_model, new, tmp_path / "whole", settings=settings)
     train_on = Trainer.train_on
 
-    def killed(self: Trainer, lesson: Any, batch: Any, iteration: int) -> Any:
+    def killed(self: Trainer, run: Any, batch: Any, iteration: int) -> Any:
         if iteration == 4:
             raise KeyboardInterrupt
-        return train_on(self, lesson, batch, iteration)
+        return train_on(self, run, batch, iteration)
 
     monkeypatch.setattr(Trainer, "train_on", killed)
     with pytest.raises(KeyboardInterrupt):
@@ -181,6 +181,13 @@ def test_a_method_with_memory_goes_on_from_its_own_run(
         (["ring"], ["--method", "mbi"], "Did you mean 'mib'?"),
         (["ring"], ["--model.encoder", "resnet18"], "--model cannot be set here: the network is the given model's"),
         (["ring"], ["--data.root", "x"], "--data.root cannot be set here"),
+        (["ring"], ["--data.class-order", "ring"], "--data.class-order cannot be set here"),
+        (["ring"], ["--data.splits", "x"], "--data.splits cannot be set here: an extension is one step"),
+        (["ring"], ["--data.scoring", "paper"], "--data.scoring cannot be set here: an extension is scored in one way"),
+        (["ring"], ["--data.score-on", "all"], "--data.score-on cannot be set here"),
+        (["ring"], ["--data.scored-void", "background"], "--data.scored-void cannot be set here"),
+        (["ring"], ["--data.future", "ignore"], "--data.future cannot be set here"),
+        (["ring"], ["--data.background", "ignore"], "--data.background cannot be set here"),
         (["ring"], ["--optim.epoch", "3"], "no setting 'optim.epoch'"),
         (["ring"], ["--optim.batch-size", "many"], "optim.batch_size cannot be 'many'"),
         (["ring", "unseen"], [], "shows 'unseen'"),

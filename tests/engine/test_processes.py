@@ -83,6 +83,16 @@ def test_two_processes_train_one_model_and_score_every_image_once(tmp_path: Path
     assert torch.nn.functional.cosine_similarity(first, second, dim=0) > 0.99
 
 
+def test_two_processes_train_a_network_with_parameters_it_never_uses(tmp_path: Path) -> None:
+    data = write_folder(tmp_path / "data", train=16, val=5)
+    small = [argument.replace("test_resnet", "efficientnet-b0") for argument in SMALL]
+    done = run("train", "folder/2-2/overlapped", "--data-root", data, *small, "--model.decoder", "fpn", "--method",
+               "rw", "--optim.epochs", "1", "--optim.batch-size", "4", "--engine.devices", "2",
+               "--out", tmp_path / "run")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads((tmp_path / "run" / "result.json").read_text())["steps"]) == 2
+
+
 def test_what_one_process_refuses_all_refuse_in_a_sentence(tmp_path: Path) -> None:
     data = write_folder(tmp_path / "data", train=16, val=5)
     done = run("train", "folder/2-1/overlapped", "--data-root", data, *SMALL, "--optim.batch-size", "4",

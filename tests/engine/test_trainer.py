@@ -3,6 +3,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ import torch
 from safetensors.torch import load_file
 
 from incseg.batch import View
-from incseg.config import OptimConfig, RunConfig, to_yaml
+from incseg.config import RunConfig, to_yaml
 from incseg.engine.assembly import build, launch, train
+from incseg.engine.first_step import first_step_identity
 from incseg.engine.journal import Journal
-from incseg.engine.optimizer import build_optimizer
 from incseg.engine.rescore import rescore
 from incseg.engine.trainer import Trainer
 from incseg.errors import InputError, TrainingError
@@ -32,17 +33,38 @@ def bytes_of(run: Path, step: int = 1) -> tuple[bytes, bytes]:
     return (run / "result.json").read_bytes(), (run / f"step-{step}" / "model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("method", ALL)
-def test_two_steps_leave_a_complete_run_folder(method: str, quick_config: MakeConfig, tmp_path: Path) -> None:
-    result = train(quick_config(method), tmp_path)
-    assert json.loads((tmp_path / "result.json").read_text()) == result
+@pytest.fixture(scope="session")
+def reference(quick_config: MakeConfig, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of an uninterrupted run of a method; trained once, when a test first asks for it."""
+
+    @cache
+    def run_of(method: str) -> Path:
+        folder = tmp_path_factory.mktemp("reference")
+        assert train(with_checkpoints(quick_config, method), folder) == json.loads((folder / "result.json").read_text())
+        return folder
+
+    return run_of
+
+
+def with_checkpoints(quick_config: MakeConfig, method: str) -> RunConfig:
+    return quick_config(method, engine={"accelerator": "cpu", "log_every": 1, "pictures": 1, "checkpoint_every": 3})
+
+
+# Tests of one method go to one process, where they share its reference.
+EVERY_METHOD = pytest.mark.parametrize("method", [pytest.param(m, marks=pytest.mark.xdist_group(m)) for m in ALL])
+
+
+@EVERY_METHOD
+def test_two_steps_leave_a_complete_run_folder(method: str, reference: Callable[[str], Path]) -> None:
+    folder = reference(method)
+    result = json.loads((folder / "result.json").read_text())
     assert result["classes"] == ["background", "disc", "square", "triangle", "cross"]
     assert [step["new_classes"] for step in result["steps"]] == [["disc", "square"], ["triangle", "cross"]]
     for index in (0, 1):
-        _, classes = load_model(tmp_path / f"step-{index}" / "model.safetensors")
+        _, classes = load_model(folder / f"step-{index}" / "model.safetensors")
         assert len(classes) == 3 + 2 * index
-        assert len(list((tmp_path / f"step-{index}" / "predictions").glob("*.prediction.png"))) == 2
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+        assert len(list((folder / f"step-{index}" / "predictions").glob("*.prediction.png"))) == 1
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     expected = {"segmentation", "learning_rate", "step", "iteration", "epoch"}
     expected |= {"distillation"} if "mib" in method else set()
     expected |= {"contrast"} if {"ucd", "cd", "pixel", "segment"} & set(method.split("+")) else set()
@@ -50,9 +72,9 @@ def test_two_steps_leave_a_complete_run_folder(method: str, quick_config: MakeCo
     for line in lines:
         if line["step"] == "step 1":
             assert expected <= set(line)
-    assert (tmp_path / "config.yaml").exists()
-    assert list((tmp_path / "tensorboard").iterdir())
-    assert not (tmp_path / "checkpoint.pt").exists()
+    assert (folder / "config.yaml").exists()
+    assert list((folder / "tensorboard").iterdir())
+    assert not (folder / "checkpoint.pt").exists()
 
 
 def test_a_seed_repeats_and_another_differs(quick_config: MakeConfig, tmp_path: Path) -> None:
@@ -66,14 +88,13 @@ class Killed(BaseException):
     pass
 
 
-def train_with_and_without_interruption(config: RunConfig, folder: Path, step: str, iteration: int) -> None:
-    """One run to its end in ``whole``, and one in ``cut`` that is killed on the way and run again."""
-    train(config, folder / "whole")
+def train_with_interruption(config: RunConfig, folder: Path, step: str, iteration: int) -> None:
+    """A run that is killed on the way and started again."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Journal, "log", killed_at(step, iteration))
         with pytest.raises(Killed):
-            train(config, folder / "cut")
-    train(config, folder / "cut")
+            train(config, folder)
+    train(config, folder)
 
 
 def killed_at(step: str, iteration: int) -> Callable[..., None]:
@@ -87,19 +108,19 @@ def killed_at(step: str, iteration: int) -> Callable[..., None]:
     return log
 
 
-@pytest.mark.parametrize("method", ALL)
+@EVERY_METHOD
 @pytest.mark.parametrize(("step", "iteration"), [("step 0", 5), ("step 1", 2), ("step 1", 6)])
 def test_an_interrupted_run_ends_as_if_nothing_had_happened(
     method: str,
     step: str,
     iteration: int,
+    reference: Callable[[str], Path],
     quick_config: MakeConfig,
     tmp_path: Path,
 ) -> None:
-    config = quick_config(method, engine={"accelerator": "cpu", "log_every": 1, "pictures": 1, "checkpoint_every": 3})
-    train_with_and_without_interruption(config, tmp_path, step, iteration)
-    assert bytes_of(tmp_path / "whole") == bytes_of(tmp_path / "cut")
-    assert (tmp_path / "whole" / "metrics.jsonl").read_text() == (tmp_path / "cut" / "metrics.jsonl").read_text()
+    train_with_interruption(with_checkpoints(quick_config, method), tmp_path, step, iteration)
+    assert bytes_of(tmp_path) == bytes_of(reference(method))
+    assert (tmp_path / "metrics.jsonl").read_text() == (reference(method) / "metrics.jsonl").read_text()
 
 
 @dataclass
@@ -135,7 +156,8 @@ def test_what_a_part_froze_and_remembers_survives_an_interruption(
 ) -> None:
     engine = {"accelerator": "cpu", "log_every": 1, "pictures": 0, "checkpoint_every": 1}
     config = quick_config(watching, task="2-1-1", engine=engine)
-    train_with_and_without_interruption(config, tmp_path, step, iteration)
+    train(config, tmp_path / "whole")
+    train_with_interruption(config, tmp_path / "cut", step, iteration)
     assert bytes_of(tmp_path / "whole", 2) == bytes_of(tmp_path / "cut", 2)
     memory = [(tmp_path / name / "step-2" / "memory.safetensors").read_bytes() for name in ("whole", "cut")]
     assert memory[0] == memory[1]
@@ -223,6 +245,45 @@ def test_a_first_step_of_another_kind_is_refused(quick_config: MakeConfig, tmp_p
         train(quick_config("mib"), tmp_path / "run", first_step=tmp_path / "other")
     with pytest.raises(InputError, match="not the folder of a run"):
         train(quick_config("mib"), tmp_path / "run", first_step=tmp_path / "nowhere")
+
+
+def test_settings_that_shape_step_0_need_their_own(quick_config: MakeConfig, tmp_path: Path) -> None:
+    """And a setting of later steps does not, though it belongs to a part that shapes step 0."""
+    train(quick_config("sdr"), tmp_path / "plain")
+    stronger = quick_config("sdr", settings={"sdr": {"attraction": 100.0}})
+    with pytest.raises(InputError, match=r"learns step 0 otherwise .*attraction=0\.001.* there, .*attraction=100\.0"):
+        train(stronger, tmp_path / "stronger", first_step=tmp_path / "plain")
+    assert first_step_identity(stronger) != first_step_identity(quick_config("sdr"))
+    other = quick_config("sdr", settings={"sdr": {"kd_weight": 1.0}})
+    assert first_step_identity(other) == first_step_identity(quick_config("sdr"))
+    train(other, tmp_path / "other", first_step=tmp_path / "plain")
+
+
+def test_the_rate_of_later_steps_makes_no_other_step_0(quick_config: MakeConfig, tmp_path: Path) -> None:
+    def at(rate: float) -> RunConfig:
+        return quick_config("ft", optim={"epochs": 1, "batch_size": 4, "incremental_learning_rate": rate})
+
+    train(at(0.02), tmp_path / "slow")
+    train(at(0.05), tmp_path / "own")
+    train(at(0.05), tmp_path / "shared", first_step=tmp_path / "slow")
+    assert bytes_of(tmp_path / "own")[0] == bytes_of(tmp_path / "shared")[0]
+    assert first_step_identity(at(0.02)) == first_step_identity(at(0.05))
+    with pytest.raises(InputError, match=r"cannot be shared: optim\.epochs is 1 there and 2 here"):
+        train(quick_config("ft"), tmp_path / "longer", first_step=tmp_path / "slow")
+
+
+@pytest.mark.parametrize("method", ["ewc", "rw"])
+def test_parameters_that_the_network_never_uses_do_no_harm(
+    method: str, quick_config: MakeConfig, tmp_path: Path
+) -> None:
+    network = {"encoder": "efficientnet-b0", "decoder": "fpn", "weights": "none"}
+    result = train(quick_config(method, model=network, optim={"epochs": 1, "batch_size": 8}), tmp_path)
+    assert len(result["steps"]) == 2
+    memory = load_file(tmp_path / "step-1" / "memory.safetensors")
+    unused = [value for name, value in memory.items() if name.endswith("importance/encoder._conv_head.weight")]
+    assert [value.abs().max() for value in unused] == [0]
+    used = [value for name, value in memory.items() if name.endswith("importance/encoder._conv_stem.weight")]
+    assert all(value.max() > 0 for value in used)
 
 
 def test_scoring_again_gives_the_same_scores(quick_config: MakeConfig, tmp_path: Path) -> None:
@@ -318,27 +379,6 @@ def test_beside_the_labels_the_largest_term_is_blamed(quick_config: MakeConfig, 
         TrainingError, match=r"at step 1, .*--optim\.incremental-learning-rate, or a smaller weight of "
     ):
         train(quick_config("mib+ucd", settings=settings), tmp_path)
-
-
-def test_gradient_descent_settles_up_to_the_stable_curvature_and_not_beyond() -> None:
-    optim = OptimConfig(incremental_learning_rate=0.03, weight_decay=0)
-    for step in (0, 1):
-        for share, settles in ((0.99, True), (1.01, False)):
-            model = torch.nn.Module()
-            model.x = x = torch.nn.Parameter(torch.ones((), dtype=torch.float64))
-            optimizer = build_optimizer(model, optim)
-            optimizer.param_groups[0]["lr"] = optim.learning_rate_at(step, 0)
-            for _ in range(2000):
-                x.grad = share * optim.stable_curvature(step) * x.detach()
-                optimizer.step()
-            assert (abs(x.item()) < 1) == settles
-
-
-def test_the_learning_rate_falls_as_a_power_from_a_start_per_step() -> None:
-    optim = OptimConfig(learning_rate=0.01, incremental_learning_rate=0.001, power=0.9)
-    assert optim.learning_rate_at(0, 0) == 0.01
-    assert [optim.learning_rate_at(step, 0) for step in (1, 2)] == [0.001, 0.001]
-    assert optim.learning_rate_at(0, 0.5) == pytest.approx(0.01 * 0.5**0.9)
 
 
 def test_too_small_a_batch_is_refused_before_anything_starts(quick_config: MakeConfig, tmp_path: Path) -> None:

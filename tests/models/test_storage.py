@@ -1,12 +1,14 @@
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
+from incseg.config import ModelConfig
 from incseg.errors import InputError
 from incseg.models import Architecture, Segmenter
-from incseg.models.storage import load_model, save_model
+from incseg.models.storage import TrainedModel, load_model, save_model
 
 
 def test_a_model_comes_back_with_its_heads_and_class_names(tmp_path: Path) -> None:
@@ -34,3 +36,26 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(1)}, tmp_path / "other.safetensors")
     with pytest.raises(InputError, match="not written by incseg"):
         load_model(tmp_path / "other.safetensors")
+
+
+def test_a_file_of_an_earlier_version_loads(tmp_path: Path) -> None:
+    """Its architecture has every key and no more; the history came later."""
+    architecture = {"encoder": "test_resnet", "decoder": "deeplabv3plus", "output_stride": 16,
+                    "decoder_options": {"decoder_channels": 16}, "library": "smp", "classifier_kernel": 3,
+                    "align_corners": True}  # fmt: skip
+    segmenter = Segmenter(Architecture.model_validate(architecture), [2, 1])
+    assert segmenter.architecture.model_dump(mode="json") == architecture
+    description = {"architecture": architecture, "head_sizes": [2, 1], "classes": ["background", "cat", "dog"]}
+    state = {name: tensor.contiguous() for name, tensor in segmenter.state_dict().items()}
+    save_file(state, tmp_path / "old.safetensors", metadata={"incseg": json.dumps(description)})
+    model = TrainedModel.open(tmp_path / "old.safetensors", device="cpu")
+    assert (model.classes, model.history) == (("background", "cat", "dog"), [])
+    assert model.segmenter.architecture == segmenter.architecture
+    assert model.segmenter.classifier.head_sizes == [2, 1]
+
+
+def test_the_settings_of_a_run_choose_the_architecture() -> None:
+    settings = ModelConfig(encoder="resnet18", output_stride=8, decoder_options={"decoder_channels": 8}, weights="none")
+    architecture = Architecture.of(settings)
+    assert architecture == Architecture(encoder="resnet18", output_stride=8, decoder_options={"decoder_channels": 8})
+    assert "weights" not in architecture.model_dump()

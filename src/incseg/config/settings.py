@@ -114,7 +114,7 @@ class OptimConfig(Section):
 
 
 class EngineConfig(Section):
-    """Where and how it runs; none of this belongs to the experiment."""
+    """Where and how it runs; of all this only the precision belongs to the experiment."""
 
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """What to run on."""

@@ -176,7 +176,8 @@ class Trainer:
         context = self._context(step, own, teacher)
         self.method.begin(context)
         images = TrainingSet(own, self.method.replay(context))
-        uses_stages = self.method.needs_stages and teacher is not None
+        active = [part for part in self.method.parts if teacher is not None or not part.needs_teacher]
+        uses_stages = any(part.needs_stages for part in active)
         freeze_unused(self.student, self.config.data.crop_size, with_stages=uses_stages)
         model, optimizer = self.fabric.setup(self.student, build_optimizer(self.student, self.config.optim))
         return StepRun(context, images, self.addresses(step, images, self.config.optim.epochs), model, optimizer)

@@ -1,4 +1,4 @@
-"""A model on disk: one safetensors file that says itself how to build it, what its channels mean and how it learnt."""
+"""A model on disk: one safetensors file with its weights, architecture, class names and history."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ StepHistory = Mapping[str, Any]  # classes, method, data, settings and scores of
 
 @dataclass(frozen=True)
 class Description:
-    """What a model file says of itself before any weight is read."""
+    """The metadata of a model file."""
 
     architecture: Architecture
     head_sizes: list[int]
@@ -80,7 +80,7 @@ def save_model(segmenter: Segmenter, classes: Sequence[str], path: Path, history
 
 
 def describe_model(path: Path) -> Description:
-    """Read what a model file says of itself."""
+    """Read the metadata of a model file, without its weights."""
     return _read(path, weights=False)[0]
 
 

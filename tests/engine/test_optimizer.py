@@ -1,0 +1,78 @@
+"""What is optimised in a step, and how fast."""
+
+import pytest
+import torch
+from torch import nn
+
+from incseg.config import OptimConfig
+from incseg.engine.optimizer import build_optimizer, freeze_unused
+from incseg.models import Architecture, Segmenter
+
+
+def test_gradient_descent_settles_up_to_the_stable_curvature_and_not_beyond() -> None:
+    optim = OptimConfig(incremental_learning_rate=0.03, weight_decay=0)
+    for step in (0, 1):
+        for share, settles in ((0.99, True), (1.01, False)):
+            model = nn.Linear(1, 1, bias=False).double()
+            nn.init.ones_(model.weight)
+            optimizer = build_optimizer(model, optim)
+            optimizer.param_groups[0]["lr"] = optim.learning_rate_at(step, 0)
+            for _ in range(2000):
+                model.weight.grad = share * optim.stable_curvature(step) * model.weight.detach()
+                optimizer.step()
+            assert (abs(model.weight.item()) < 1) == settles
+
+
+def test_the_learning_rate_falls_as_a_power_from_a_start_per_step() -> None:
+    optim = OptimConfig(learning_rate=0.01, incremental_learning_rate=0.001, power=0.9)
+    assert optim.learning_rate_at(0, 0) == 0.01
+    assert [optim.learning_rate_at(step, 0) for step in (1, 2)] == [0.001, 0.001]
+    assert optim.learning_rate_at(0, 0.5) == pytest.approx(0.01 * 0.5**0.9)
+
+
+def names_of_frozen(segmenter: Segmenter) -> set[str]:
+    return {name for name, parameter in segmenter.named_parameters() if not parameter.requires_grad}
+
+
+def test_only_parameters_without_influence_are_frozen_and_nothing_else_changes() -> None:
+    segmenter = Segmenter(Architecture(encoder="efficientnet-b0", decoder="fpn"), [3]).train()
+    segmenter.decoder.eval()  # as a method that keeps statistics would
+    before = {name: tensor.clone() for name, tensor in segmenter.state_dict().items()}
+    freeze_unused(segmenter, 64, with_stages=False)
+    assert names_of_frozen(segmenter) == {"encoder._conv_head.weight", "encoder._bn1.weight", "encoder._bn1.bias"}
+    assert all(torch.equal(tensor, before[name]) for name, tensor in segmenter.state_dict().items())
+    assert all(parameter.grad is None for parameter in segmenter.parameters())
+    assert segmenter.encoder.training
+    assert not segmenter.decoder.training
+
+
+def test_what_a_method_froze_or_added_stays_as_it_is() -> None:
+    segmenter = Segmenter(Architecture(encoder="test_resnet", decoder_options={"decoder_channels": 8}), [3])
+    segmenter.add_module("helper", nn.Linear(2, 2))  # trained beside the network, by the method itself
+    segmenter.encoder.requires_grad_(False)
+    freeze_unused(segmenter, 64, with_stages=True)
+    assert names_of_frozen(segmenter) == {f"encoder.{name}" for name, _ in segmenter.encoder.named_parameters()}
+    segmenter.requires_grad_(False)
+    freeze_unused(segmenter, 64, with_stages=False)
+    assert len(names_of_frozen(segmenter)) == len(list(segmenter.parameters()))
+
+
+def test_a_stage_that_only_a_loss_looks_at_is_trained() -> None:
+    segmenter = Segmenter(Architecture(encoder="test_resnet", decoder_options={"decoder_channels": 8}), [3])
+    encoder = segmenter.encoder
+
+    class WithBranch(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.branch = encoder, nn.Conv2d(3, 4, 1)
+
+        def forward(self, images: torch.Tensor) -> list[torch.Tensor]:
+            first, _, *rest = self.inner(images)
+            return [first, self.branch(first), *rest]  # the decoder uses the last stage only
+
+    segmenter.encoder = WithBranch()
+    freeze_unused(segmenter, 64, with_stages=False)
+    assert {"encoder.branch.weight", "encoder.branch.bias"} <= names_of_frozen(segmenter)
+    segmenter.requires_grad_(True)
+    freeze_unused(segmenter, 64, with_stages=True)
+    assert not {"encoder.branch.weight", "encoder.branch.bias"} & names_of_frozen(segmenter)
