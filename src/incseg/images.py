@@ -134,7 +134,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     if image.has_transparency_data:
         image = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")  # Pillow would copy it
 
 
 def _to_8_bits(values: NDArray[np.generic]) -> Pixels:

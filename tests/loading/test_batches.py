@@ -5,6 +5,7 @@ import torch
 
 from incseg.batch import Batch
 from incseg.datasets import open_source
+from incseg.errors import InputError
 from incseg.loading import (
     BatchAddresses,
     ScoredImages,
@@ -15,6 +16,7 @@ from incseg.loading import (
     training_loader,
     whole_loader,
 )
+from samples import write_folder
 
 
 def images(root: Path) -> TrainingImages:
@@ -64,3 +66,20 @@ def test_images_of_different_sizes_are_grouped_not_padded() -> None:
 
     groups = group_by_size([sample(4), sample(6), sample(4)])
     assert [tuple(g.images.shape) for g in groups] == [(2, 3, 4, 8), (1, 3, 6, 8)]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_file_that_breaks_during_training_is_named_in_one_sentence(tmp_path: Path, workers: int) -> None:
+    root = write_folder(tmp_path / "data", train=2, val=1, size=32)
+    scored = ScoredImages(open_source("folder", root).val, [0], torch.arange(256))
+    broken = root / "images" / "002.png"
+    broken.write_bytes(b"")
+    with pytest.raises(InputError) as caught:
+        list(scoring_loader(scored, 1, workers))
+    assert str(caught.value) == f"the image {broken} cannot be read: it is not an image file."
+
+
+def test_a_class_that_the_masks_do_not_label_counts_as_background(tiny_folder: Path) -> None:
+    split, table = open_source("folder", tiny_folder).val, torch.arange(256)
+    assert ScoredImages(split, [0], table, labelled=[0, 1, 3]).counted_as(5).tolist() == [0, 1, 0, 3, 0]
+    assert ScoredImages(split, [0], table).counted_as(5).tolist() == [0, 1, 2, 3, 4]

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from incseg.config import DataConfig
 from incseg.curriculum.curriculum import Curriculum
-from incseg.curriculum.rules import training_table
+from incseg.curriculum.rules import images_showing_most, training_table
 from incseg.datasets import ReportProgress, Source, Split, open_source
 from incseg.datasets.scan import class_presence
 from incseg.errors import InputError, closest
@@ -18,6 +19,14 @@ from incseg.protocol import BACKGROUND, IGNORE, Protocol, Setting, Step
 BACKGROUND_NAMES = {
     "background", "_background_", "__background__", "bg", "void", "other", "others", "none", "unlabelled", "unlabeled",
 }  # fmt: skip
+
+
+class LabelledSplit(NamedTuple):
+    """Validation images, the classes that their masks label, and the channel of each of these classes."""
+
+    split: Split
+    classes: Sequence[str]
+    channels: Sequence[int]
 
 
 class Extension(Curriculum):
@@ -39,14 +48,14 @@ class Extension(Curriculum):
         self._channels = [BACKGROUND, *range(len(known), len(self.classes))]
         self._presence = class_presence(source.train, source.classes, report_progress=report_progress)
         self._require_every_class()
-        self._scored = [(source.val, source.classes, self._channels)]
+        self._scored = [LabelledSplit(source.val, source.classes, self._channels)]
         if validation is not None:
             other = open_source("folder", validation)
             channels = [BACKGROUND, *(self._channel(name, validation) for name in other.classes[1:])]
-            whole = [other.val] if (validation / "val.txt").exists() else [other.train, other.val]
-            self._scored = [*((split, other.classes, channels) for split in whole), *self._scored]
-        for split, classes, _ in self._scored:
-            class_presence(split, classes, report_progress=report_progress)
+            splits = [other.val] if (validation / "val.txt").exists() else [other.train, other.val]
+            self._scored = [*(LabelledSplit(split, other.classes, channels) for split in splits), *self._scored]
+        for scored in self._scored:  # checks the masks before training; the scan is cached
+            class_presence(scored.split, scored.classes, report_progress=report_progress)
 
     def training_images(self, step: Step, crop_size: int, *, keep_old: bool = False) -> TrainingImages:
         """Every image of the folder; there are none of step 0."""
@@ -69,28 +78,25 @@ class Extension(Curriculum):
 
     def scored_images(self, step: Step) -> list[ScoredImages]:
         """One collection per split, each with the classes that are labelled there."""
-        return [self._scored_images(split, channels, step) for split, _, channels in self._scored if len(split)]
+        return [
+            self._scored_images(scored, range(len(scored.split)), step) for scored in self._scored if len(scored.split)
+        ]
 
     def pictured_images(self, step: Step, number: int) -> tuple[list[str], ScoredImages]:
         """Of the second folder if there is one, since it may label old classes too; else of the folder itself."""
-        split, classes, channels = next(entry for entry in self._scored if len(entry[0]) or entry is self._scored[-1])
-        presence = class_presence(split, classes)
-        crowded = sorted(range(len(split)), key=lambda i: (-len(presence[i]), i))[:number]
-        whole = self._scored_images(split, channels, step)
-        return [split.ids[i] for i in crowded], ScoredImages(split, crowded, whole.table, whole.labelled)
-
-    def _scored_images(self, split: Split, channels: Sequence[int], step: Step) -> ScoredImages:
-        labelled = [channel for channel in channels if channel < step.num_classes]
-        return ScoredImages(split, range(len(split)), self._scoring_table(channels, step), labelled)
+        scored = next((scored for scored in self._scored if len(scored.split)), self._scored[-1])
+        indices = images_showing_most(class_presence(scored.split, scored.classes), number)
+        return [scored.split.ids[index] for index in indices], self._scored_images(scored, indices, step)
 
     @staticmethod
-    def _scoring_table(channels: Sequence[int], step: Step) -> Tensor:
-        """(256,) dataset id → channel; a class that the step does not know yet is background."""
+    def _scored_images(scored: LabelledSplit, indices: Sequence[int], step: Step) -> ScoredImages:
+        """Images with their labels; a class that the step does not know yet is background."""
         table = torch.full((IGNORE + 1,), BACKGROUND, dtype=torch.int64)
-        for dataset_id, channel in enumerate(channels):
-            table[dataset_id] = channel if channel < step.num_classes else BACKGROUND
         table[IGNORE] = IGNORE
-        return table
+        for dataset_id, channel in enumerate(scored.channels):
+            table[dataset_id] = channel if channel < step.num_classes else BACKGROUND
+        labelled = [channel for channel in scored.channels if channel < step.num_classes]
+        return ScoredImages(scored.split, indices, table, labelled)
 
     def _channel(self, name: str, folder: Path) -> int:
         """The channel of a class of the validation folder."""

@@ -1,4 +1,4 @@
-"""From a protocol and the data settings to a curriculum."""
+"""The curriculum of a protocol, and how any curriculum is built from the data settings."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +11,7 @@ from incseg.curriculum.extension import Extension
 from incseg.curriculum.lists import read_lists, refuse_strays
 from incseg.curriculum.rules import (
     images_per_step,
+    images_showing_most,
     images_showing_seen,
     scored_images,
     scoring_table,
@@ -46,11 +47,7 @@ class ProtocolCurriculum(Curriculum):
     """The steps of a protocol on a dataset that labels all its classes."""
 
     def __init__(
-        self,
-        source: Source,
-        protocol: Protocol,
-        data: DataConfig,
-        report_progress: ReportProgress | None = None,
+        self, source: Source, protocol: Protocol, data: DataConfig, report_progress: ReportProgress | None = None
     ):
         self.source, self.protocol, self.data = source, protocol, data
         self.scored_crop = CentreCrop(data.crop_size) if data.scoring == "paper" else None
@@ -88,8 +85,8 @@ class ProtocolCurriculum(Curriculum):
 
     def pictured_images(self, step: Step, number: int) -> tuple[list[str], ScoredImages]:
         """From the scan of the masks."""
-        crowded = sorted(range(len(self.source.val)), key=lambda i: (-len(self._val_presence[i]), i))[:number]
-        return [self.source.val.ids[i] for i in crowded], self._scored(step, crowded)
+        indices = images_showing_most(self._val_presence, number)
+        return [self.source.val.ids[index] for index in indices], self._scored(step, indices)
 
     def _scored(self, step: Step, indices: Sequence[int]) -> ScoredImages:
         table = scoring_table(step, self.order, self.data)

@@ -80,6 +80,11 @@ def images_showing_seen(presence: Presence, step: Step, order: DatasetIds) -> li
     return [index for index, shown in enumerate(presence) if shown & seen]
 
 
+def images_showing_most(presence: Presence, number: int) -> list[int]:
+    """Indices of the images that show the most classes, in the dataset's order among equals."""
+    return sorted(range(len(presence)), key=lambda index: (-len(presence[index]), index))[:number]
+
+
 def scored_images(presence: Presence, step: Step, order: DatasetIds, data: DataConfig) -> list[int]:
     """Indices of the validation images scored after a step: all, or those that show a class known by then."""
     return list(range(len(presence))) if data.score_on == "all" else images_showing_seen(presence, step, order)
@@ -98,7 +103,7 @@ def training_table(step: Step, order: DatasetIds, data: DataConfig, *, keep_old:
         (256,) int64: labels are ``table[mask]``.
     """
     labelled = step.seen if keep_old else step.new
-    return label_table(order, labelled, elsewhere=BACKGROUND, void=IGNORE if data.void == "ignore" else BACKGROUND)
+    return _label_table(order, labelled, elsewhere=BACKGROUND, void=IGNORE if data.void == "ignore" else BACKGROUND)
 
 
 def scoring_table(step: Step, order: DatasetIds, data: DataConfig) -> Tensor:
@@ -114,14 +119,14 @@ def scoring_table(step: Step, order: DatasetIds, data: DataConfig) -> Tensor:
         (256,) int64: labels are ``table[mask]``.
     """
     elsewhere = BACKGROUND if data.future == "background" else IGNORE
-    table = label_table(order, step.seen, elsewhere, void=IGNORE if data.scored_void == "ignore" else BACKGROUND)
+    table = _label_table(order, step.seen, elsewhere, void=IGNORE if data.scored_void == "ignore" else BACKGROUND)
     table[order[BACKGROUND]] = BACKGROUND
     if data.background == "ignore":
         table[table == BACKGROUND] = IGNORE
     return table
 
 
-def label_table(order: DatasetIds, labelled: Sequence[int], elsewhere: int, void: int) -> Tensor:
+def _label_table(order: DatasetIds, labelled: Sequence[int], elsewhere: int, void: int) -> Tensor:
     """(256,) int64, dataset id → channel: the labelled channels, ``void`` for 255, ``elsewhere`` for all others."""
     table = torch.full((IGNORE + 1,), elsewhere, dtype=torch.int64)
     for channel in labelled:

@@ -24,7 +24,7 @@ def open_folder(root: Path | None) -> Source:
     train, val = _split_names(root, sorted(names))
     both = sorted(set(train) & set(val))
     if both:
-        raise InputError(f"'{both[0]}' is in both train.txt and val.txt of {root}: score on images not learnt from.")
+        raise InputError(f"'{both[0]}' is in both train.txt and val.txt of {root}: use it for one of them.")
     return Source(root.resolve().name, classes, _files(root, names, train), _files(root, names, val))
 
 

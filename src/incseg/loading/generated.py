@@ -1,4 +1,4 @@
-"""Pictures of a class to replay: from a folder, or from a generator such as a diffusion model."""
+"""Pictures to replay, one folder per class; a generator such as a diffusion model can fill the folders."""
 
 import importlib
 import itertools
@@ -23,17 +23,17 @@ DIFFUSERS = "diffusers:"
 
 @dataclass(frozen=True)
 class Generator:
-    """Whoever makes pictures; whatever goes wrong in their code is said in a sentence."""
+    """A user's function that makes pictures; whatever it raises becomes one sentence."""
 
     name: str
     make: Callable[[str], Iterable[Any]]
-    """Class name → pictures of it (PIL, array or tensor), as many as one cares to take; always in the same order.
+    """Class name → an iterable of pictures (PIL, array or tensor), always the same in the same order.
 
-    One that can begin later has ``starting_at(class name, number of the first)`` too.
+    If it has a method ``starting_at(class name, number)``, that gives the pictures from a number on.
     """
 
     def pictures(self, of: str, first: int, end: int) -> Iterator[Image.Image]:
-        """The pictures of a class from one number up to another; fewer if there are no more."""
+        """The pictures ``first`` to ``end - 1`` of a class, or fewer if the generator ends before."""
         try:
             if hasattr(self.make, "starting_at"):
                 made = itertools.islice(self.make.starting_at(of, first), end - first)
@@ -41,10 +41,10 @@ class Generator:
                 made = itertools.islice(self.make(of), first, end)
             for picture in made:
                 yield as_image(picture)
-        except Exception as error:  # anything: the code is another's
+        except Exception as error:  # the user's code may raise anything
             raise InputError(
-                f"the generator '{self.name}' cannot make a picture of '{of}' ({_in_a_line(error)}); it must give RGB "
-                "images for a class name."
+                f"the generator '{self.name}' cannot make a picture of '{of}' ({_on_one_line(error)}); it must give "
+                "RGB images for a class name."
             ) from error
 
 
@@ -55,13 +55,13 @@ class PictureFolder:
     root: Path
 
     def files(self, name: str, most: int) -> list[Path]:
-        """Pictures of a class, in the order of their names."""
+        """At most ``most`` pictures of a class, in the order of their names."""
         folder = self.root / name
         found = sorted(folder.iterdir()) if folder.is_dir() else []
         return [path for path in found if path.suffix.lower() in IMAGE_SUFFIXES][:most]
 
     def check(self, names: Sequence[str], most: int) -> None:
-        """Every class must have a picture, and those that will be used must be complete."""
+        """Refuse a folder in which a class has no picture, or one of the pictures to be used is incomplete."""
         if not self.root.is_dir():
             raise InputError(f"{self.root} is not a folder: it must hold a folder of pictures for each old class.")
         for name in names:
@@ -76,14 +76,14 @@ class PictureFolder:
                 check_image(file)
 
     def fill(self, name: str, number: int, generator: Generator) -> None:
-        """Have pictures of a class made until there are so many; those already there are kept."""
+        """Let a generator make pictures of a class until there are ``number``; those already there are kept."""
         there = len(self.files(name, most=number))
         if there == number:
             return
         folder = self.root / name
         usable_folder(folder)
         try:
-            # Skipping what is there keeps a generator's sequence the same, whether it was interrupted or not.
+            # The first new picture continues the generator's sequence, so an interruption changes nothing.
             for index, picture in enumerate(generator.pictures(name, there, number), there):
                 with replacing(folder / f"{index:05d}.png") as temporary:
                     picture.save(temporary, format="PNG")
@@ -94,7 +94,7 @@ class PictureFolder:
 
 
 def as_image(picture: Any) -> Image.Image:
-    """A PIL image of what a generator gave: PIL, (H, W, 3) array or (3, H, W) tensor; uint8, or floats in [0, 1]."""
+    """An RGB image from a PIL image, an (H, W, 3) array or a (3, H, W) tensor; of uint8, or floats in [0, 1]."""
     if isinstance(picture, Image.Image):
         return Image.fromarray(read_image(picture))
     array = picture.movedim(0, -1).cpu().numpy() if isinstance(picture, Tensor) else np.asarray(picture)
@@ -110,13 +110,13 @@ def open_generator(name: str) -> Generator:
     if name.startswith(DIFFUSERS):
         return Generator(name, open_diffusion(name.removeprefix(DIFFUSERS)))
     module, _, function = name.partition(":")
-    if str(Path.cwd()) not in sys.path:  # a person's own function lies in a file in the folder they work in
+    if str(Path.cwd()) not in sys.path:  # the function may be in a file in the current folder
         sys.path.append(str(Path.cwd()))
     try:
         found = getattr(importlib.import_module(module), function)
-    except Exception as error:  # anything: importing runs another's code
+    except Exception as error:  # importing runs the user's code, which may raise anything
         raise InputError(
-            f"the generator '{name}' cannot be found ({_in_a_line(error)}): write package.module:function or "
+            f"the generator '{name}' cannot be found ({_on_one_line(error)}): write package.module:function or "
             f"{DIFFUSERS}MODEL."
         ) from error
     if not callable(found):
@@ -124,13 +124,13 @@ def open_generator(name: str) -> Generator:
     return Generator(name, found)
 
 
-def _in_a_line(error: Exception) -> str:
+def _on_one_line(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 @dataclass(frozen=True)
 class DiffusionPictures:
-    """A generator of pictures: class name → endless pictures, each from a seed of its own."""
+    """A generator that never ends; each picture has a seed of its own."""
 
     pipeline: Any
     """A diffusers text-to-image pipeline."""
@@ -141,7 +141,7 @@ class DiffusionPictures:
         return self.starting_at(name, 0)
 
     def starting_at(self, name: str, first: int) -> Iterator[Image.Image]:
-        """The same without those before a number: none is made in vain."""
+        """The pictures from a number on; those before it are not made."""
         for index in itertools.count(first):
             generator = torch.Generator().manual_seed(seed_from("diffusion", name, index))
             yield self.pipeline(prompt=self.prompt.format(name=name), generator=generator).images[0]

@@ -1,4 +1,4 @@
-"""Changes of an image together with its labels: augmentation in training, the reference's crop in scoring."""
+"""Transforms of an image together with its labels: augmentation for training, the reference code's crop for scoring."""
 
 import numpy as np
 import torch
@@ -10,10 +10,10 @@ from torchvision.transforms import functional as resizing
 
 
 class TrainingTransform:
-    """A random crop of random scale and shape, resized to a square, and a random flip: MiB's and UCD's augmentation.
+    """A random crop, resized to a square, and a random horizontal flip: the augmentation of MiB and UCD.
 
-    The crop covers 0.5 to 2 times the image's area where that fits (draws that do not fit are retried, then a centred
-    crop is taken) with sides between 3:4 and 4:3. Images are interpolated, masks are not.
+    The crop's area is drawn from 0.5 to 2 times the image's, its aspect ratio from 3:4 to 4:3; after ten draws that do
+    not fit into the image a centre crop is taken. Images are interpolated, masks take the nearest pixel.
     """
 
     def __init__(self, crop_size: int):
@@ -25,7 +25,7 @@ class TrainingTransform:
         )
 
     def __call__(self, image: Tensor, mask: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-        """(3, H, W) and (H, W) → the same, both of ``crop_size``; the seed alone decides the draw."""
+        """(3, H, W) and (H, W) → (3, S, S) and (S, S) with S = ``crop_size``; the seed alone decides the draw."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             cropped, labels = self.transform(tv_tensors.Image(image), tv_tensors.Mask(mask))
@@ -33,23 +33,23 @@ class TrainingTransform:
 
 
 class CentreCrop:
-    """The square in the middle, after the short side was resized to it: what MiB, PLOP and UCD score.
+    """Resizes the short side to ``size`` and crops the centre square: what MiB, PLOP and UCD score.
 
-    Done on Pillow images as there, so that the very same pixels are scored: images are interpolated with antialiasing,
-    labels take the nearest pixel.
+    Works on Pillow images, as they do, so that exactly the same pixels are scored: images are interpolated with
+    antialiasing, labels take the nearest pixel.
     """
 
     def __init__(self, size: int):
         self.size = size
 
     def __call__(self, image: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """(3, H, W) uint8 and (H, W) int64 → the same, both of ``size``."""
+        """(3, H, W) uint8 and (H, W) int64 → (3, S, S) and (S, S) with S = ``size``."""
         picture = Image.fromarray(image.permute(1, 2, 0).numpy())
         truth = Image.fromarray(labels.numpy().astype(np.uint8))
-        pixels = torch.from_numpy(np.array(self._cut(picture, InterpolationMode.BILINEAR))).permute(2, 0, 1)
-        return pixels, torch.from_numpy(np.array(self._cut(truth, InterpolationMode.NEAREST))).long()
+        pixels = torch.from_numpy(np.array(self._resize_and_crop(picture, InterpolationMode.BILINEAR))).permute(2, 0, 1)
+        return pixels, torch.from_numpy(np.array(self._resize_and_crop(truth, InterpolationMode.NEAREST))).long()
 
-    def _cut(self, picture: Image.Image, interpolation: InterpolationMode) -> Image.Image:
+    def _resize_and_crop(self, picture: Image.Image, interpolation: InterpolationMode) -> Image.Image:
         resized = resizing.resize(picture, self.size, interpolation)
         cut: Image.Image = resizing.center_crop(resized, self.size)
         return cut
