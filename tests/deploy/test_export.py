@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import SMALL
 from incseg.deploy import export as exporting
 from incseg.deploy.export import export
 from incseg.deploy.model import Model
 from incseg.errors import IncompleteError
-from conftest import SMALL
 from incseg.models import Architecture, Segmenter
 from test_cli import run
 
@@ -63,11 +63,17 @@ def test_the_model_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     segmenter = Segmenter(SMALL, [3]).double().train()
     segmenter.decoder.eval()
     moved: list[object] = []
-    monkeypatch.setattr(Segmenter, "cpu", lambda network: (moved.append(network), network.to("cpu"))[1])
+
+    def move(network: Segmenter) -> Segmenter:
+        moved.append(network)
+        return network.to("cpu")
+
+    monkeypatch.setattr(Segmenter, "cpu", move)
 
     def state() -> tuple[dict[str, bool], dict[str, tuple[int, torch.device, torch.dtype]]]:
-        tensors = {name: (value.data_ptr(), value.device, value.dtype) for name, value in segmenter.state_dict().items()}
-        return {name: module.training for name, module in segmenter.named_modules()}, tensors
+        tensors = segmenter.state_dict()
+        modes = {name: module.training for name, module in segmenter.named_modules()}
+        return modes, {name: (value.data_ptr(), value.device, value.dtype) for name, value in tensors.items()}
 
     before = state()
     export(Model(segmenter, ("background", "cat", "dog")), tmp_path / "model.pt2")

@@ -1,6 +1,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -17,7 +18,7 @@ HOSTILE = ("a|b", "<script>alert(1)</script>", "[link](javascript:x)", "```\n---
 def model(tiny_model: Model) -> Model:
     """Two classes from elsewhere, then one more, with names that mean something in Markdown, HTML and YAML."""
     classes = ("background", *HOSTILE[:4])
-    history = [{"new_classes": [HOSTILE[2]], "method": "mib+ucd", "data": "shapes"},
+    history: list[dict[str, Any]] = [{"new_classes": [HOSTILE[2]], "method": "mib+ucd", "data": "shapes"},
                {"new_classes": [HOSTILE[3]], "method": "plop", "data": "my: data", "training_images": 8,
                 "miou": {"old": 0.5, "new": 0.25, "all": 0.4375}, "iou": {"a|b": 0.75, HOSTILE[3]: None}}]  # fmt: skip
     return Model(tiny_model.segmenter, classes, history)
@@ -62,7 +63,8 @@ def test_names_are_shown_literally_whatever_they_contain(model: Model, tmp_path:
     assert HOSTILE[4] in shown
     assert [line for line in body.splitlines() if line.startswith("#")][1:] == [
         "## How it was trained", "## What it recognises",
-        "## Before and after the last step, on the same images (IoU, %)", "## How to use it", "## The same facts as JSON",
+        "## Before and after the last step, on the same images (IoU, %)",
+        "## How to use it", "## The same facts as JSON",
     ]  # fmt: skip
 
 

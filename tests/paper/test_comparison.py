@@ -22,8 +22,8 @@ def by_channel(_: int, channel: int) -> float:
 
 def cells(row: str, run: Run, table: str = "voc-main") -> dict[str, tuple[float, float]]:
     found = read_table(table)
-    (line,) = compare(found, found.block(run.protocol), {row: [run]})
-    return {cell.heading: (cell.ours[0] if cell.ours else math.nan, cell.paper) for cell in line.cells}
+    (compared,) = compare(found, found.block(run.protocol), {row: [run]})
+    return {score.heading: (score.ours[0] if score.ours else math.nan, score.paper) for score in compared.scores}
 
 
 def test_a_row_of_foreground_classes_is_compared_with_foreground_classes(tmp_path: Path) -> None:

@@ -53,8 +53,8 @@ class ExportedNetwork(nn.Module):
 def export(model: Model, out: Path, kind: Format | None = None) -> float:
     """Write the model, run the written file on images of several sizes, and return the largest difference of a logit.
 
-    The file is kept only if its outputs agree with PyTorch's. The model itself is not changed: a float32 copy on the CPU is
-    exported.
+    The file is kept only if its outputs agree with PyTorch's. The model is not changed: a float32 copy of
+    it on the CPU is exported.
     """
     kind = kind or _kind_of(out)
     usable_file(out)
