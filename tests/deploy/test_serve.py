@@ -38,7 +38,8 @@ def test_every_finished_step_can_be_chosen(viewer: ModelViewer, tiny_run: Path, 
 
 def test_classes_can_be_switched_off(viewer: ModelViewer, noise: Image.Image) -> None:
     predictions = viewer.predict(noise)
-    (everything,), (nothing,) = (viewer.overlays(predictions, shown, "step 1") for shown in (viewer.classes, []))
+    (everything,) = viewer.overlays(predictions, viewer.classes, "step 1")
+    (nothing,) = viewer.overlays(predictions, [], "step 1")
     assert nothing is not None
     assert everything is not None
     assert nothing.size == (400, 300)  # five times as large, to be seen
