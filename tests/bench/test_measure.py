@@ -1,10 +1,11 @@
 import statistics
-import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.utils.benchmark import Timer
 
+from incseg.bench import measure
 from incseg.bench.measure import median_milliseconds, median_milliseconds_in_turns, peak_extra_bytes
 
 CPU = torch.device("cpu")
@@ -18,17 +19,21 @@ def test_peak_memory_sees_what_a_step_takes() -> None:
     assert extra is None or 30 << 20 < extra < 60 << 20
 
 
-def test_the_median_is_in_milliseconds() -> None:
+def test_a_slow_step_is_repeated_three_times_and_its_median_is_in_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
     durations: list[float] = []
 
-    def step() -> None:
-        began = time.perf_counter()
-        time.sleep(0.002)
-        durations.append(time.perf_counter() - began)
+    class StubTimer:
+        def timeit(self, number: int) -> SimpleNamespace:
+            return SimpleNamespace(median=2.0 / number)
 
-    found = median_milliseconds(step, CPU, seconds=0.02)
-    assert len(durations) >= 3
-    assert 1e3 * min(durations) <= found <= 1e3 * max(durations) + 1
+        def blocked_autorange(self, min_run_time: float) -> SimpleNamespace:
+            durations.append(min_run_time)
+            return SimpleNamespace(median=0.25)
+
+    monkeypatch.setattr(measure, "_timer", lambda _: StubTimer())
+    assert median_milliseconds(lambda: None, CPU, seconds=0.5) == 250
+    assert median_milliseconds(lambda: None, CPU, seconds=60) == 250
+    assert durations == [6.0, 60]
 
 
 def test_steps_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
