@@ -113,11 +113,11 @@ def evaluate(
         settings: the dotted settings, which main() reads.
     """
     from incseg.engine.rescore import rescore
-    from incseg.report import tables
+    from incseg.report.summary import summary_table
     from incseg.run_folder import Run
 
     result = rescore(run, data_root, settings)
-    Console().show(tables.summary([Run(run, result, label=result["method"])]))
+    Console().show(summary_table([Run(run, result, label=result["method"])]))
 
 
 def report(runs: tyro.conf.Positional[tuple[RunFolder, ...]], out: Path = Path("report.html")) -> None:
@@ -501,10 +501,9 @@ def _speaks_for_all() -> bool:
 
 def _show(folders: Sequence[Path], page: Path, console: Console) -> None:
     """Print the table of some runs and write their page."""
-    from incseg.report import tables
     from incseg.report.page import write_report
-    from incseg.report.runs import read_runs
+    from incseg.report.summary import read_runs, summary_table
 
-    console.show(tables.summary(read_runs(folders)))
+    console.show(summary_table(read_runs(folders)))
     write_report(folders, page)
     console.print(f"report: {page}", highlight=False, soft_wrap=True)

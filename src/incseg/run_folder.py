@@ -214,7 +214,7 @@ class Run:
     def miou(self, step: int, name: str = "all") -> float:
         """A mean IoU of a step, NaN where there is none."""
         entry = self.entry(step)
-        return nan_if_none(entry["miou"][name]) if entry else math.nan
+        return nan_if_none(entry["miou"].get(name)) if entry else math.nan
 
     def iou(self, step: int, class_name: str) -> float:
         """IoU of a class after a step, NaN where it is not known yet or absent."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from incseg.bench import contrastive_loss as bench
-from incseg.bench.measure import Hardware, peak_extra_bytes
+from incseg.bench.measure import Hardware
 
 
 def test_writes_a_table_and_a_plot_that_name_the_hardware(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -17,15 +17,15 @@ def test_writes_a_table_and_a_plot_that_name_the_hardware(tmp_path: Path, capsys
     assert "threads" in text
     assert picture.name in text
     for n, m in ((32, 24), (48, 36)):
-        for form in ("release (dense)", "eager", "chunked"):
-            assert f"| {n} | {m} | {form} | " in text
+        for name in ("release (dense)", "eager", "chunked"):
+            assert f"| {n} | {m} | {name} | " in text
     assert str(table) in capsys.readouterr().out
 
 
 def test_leaves_out_what_does_not_fit_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "hardware", lambda _: Hardware("a small machine", "", 1000))
     inputs = bench.random_inputs(16, 12, torch.device("cpu"))
-    found = [bench.measure(name, loss, inputs) for name, loss in bench.forms(torch.device("cpu")).items()]
+    found = [bench.measure(name, loss, inputs) for name, loss in bench.implementations(torch.device("cpu")).items()]
     assert [bool(x.skipped) for x in found] == [True, True, False]
     assert "not run: needs" in bench._row(found[0], 1.0)
 
@@ -34,13 +34,5 @@ def test_release_form_differs_from_the_definition_by_a_constant() -> None:
     """Without σ and with a positive for every anchor, its value is the paper's plus the rows' maximum (fact: 1/τ)."""
     inputs = bench.random_inputs(60, 45, torch.device("cpu"))
     inputs |= {key: torch.ones(len(inputs[key]), 1) for key in ("anchor_probs", "teacher_probs")}
-    paper = bench.forms(torch.device("cpu"))["eager"](inputs)
+    paper = bench.implementations(torch.device("cpu"))["eager"](inputs)
     assert bench.release_loss(inputs).item() == pytest.approx(paper.item() + 1 / bench.TEMPERATURE, rel=1e-4)
-
-
-def test_peak_memory_sees_what_a_step_takes() -> None:
-    def step() -> None:
-        torch.ones(1 << 23).sum()
-
-    extra = peak_extra_bytes(step, torch.device("cpu"))
-    assert extra is None or 30 << 20 < extra < 60 << 20

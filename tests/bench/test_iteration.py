@@ -12,7 +12,7 @@ def test_every_method_is_measured_beside_ft(tiny_folder: Path, tmp_path: Path, m
         "protocol: folder/2-2/overlapped\ndata: {crop_size: 64, workers: 0}\noptim: {batch_size: 4}\n"
         "model: {encoder: test_resnet, weights: none}\n"
     )
-    monkeypatch.setattr(step, "median_milliseconds", lambda run, _, seconds: run() or 5.0 + seconds)
+    monkeypatch.setattr(step, "median_milliseconds_in_turns", lambda runs, **_: [run() or 5.0 for run in runs])
     monkeypatch.setattr(step, "peak_extra_bytes", lambda run, _: run() or 2**30)
     table = benchmark_step(["mib", "ewc", "mib"], str(recipe), tiny_folder, device="cpu")
     assert [row[0] for row in table.rows] == ["ft", "mib", "ewc"]

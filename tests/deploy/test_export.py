@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import SMALL
 from incseg.deploy import export as exporting
 from incseg.deploy.export import export
 from incseg.deploy.model import Model
@@ -43,19 +44,41 @@ def test_pt2_of_any_size_and_batch(tiny_run: Path, tmp_path: Path, capsys: pytes
         assert classes.shape == (shape[0], *shape[2:])
 
 
-def test_what_says_something_else_is_not_kept(
+def test_a_file_with_other_outputs_is_not_kept(
     tiny_model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = exporting.Deployed(Segmenter(tiny_model.segmenter.architecture, [3, 2]).eval())
+    other = exporting.ExportedNetwork(Segmenter(tiny_model.segmenter.architecture, [3, 2]).eval())
 
     def write(_: object, path: Path, __: object) -> exporting.Runner:
         path.write_text("a file")
         return lambda images: tuple(output.numpy() for output in other(images))
 
     monkeypatch.setattr(exporting, "_write_pt2", write)
-    with pytest.raises(IncompleteError, match="does not say what PyTorch says: on images of 64×64"):
+    with pytest.raises(IncompleteError, match="outputs of the pt2 file differ from PyTorch's: on images of 64×64"):
         export(tiny_model, tmp_path / "model.pt2")
     assert not list(tmp_path.iterdir())
+
+
+def test_the_model_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    segmenter = Segmenter(SMALL, [3]).double().train()
+    segmenter.decoder.eval()
+    moved: list[object] = []
+
+    def move(network: Segmenter) -> Segmenter:
+        moved.append(network)
+        return network.to("cpu")
+
+    monkeypatch.setattr(Segmenter, "cpu", move)
+
+    def state() -> tuple[dict[str, bool], dict[str, tuple[int, torch.device, torch.dtype]]]:
+        tensors = segmenter.state_dict()
+        modes = {name: module.training for name, module in segmenter.named_modules()}
+        return modes, {name: (value.data_ptr(), value.device, value.dtype) for name, value in tensors.items()}
+
+    before = state()
+    export(Model(segmenter, ("background", "cat", "dog")), tmp_path / "model.pt2")
+    assert state() == before
+    assert all(network is not segmenter for network in moved)
 
 
 def test_a_network_for_one_size_only_is_refused(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_checkpoints_come_in_from_the_command_line(
         ("background\ncat", ["--kind", "smp:unet", "--encoder", "tu-test_resnet"], "do not fit this kind of network"),
         ("background\ncat\ndog", ["--kind", "torchvision:fcn_resnet50"], "do not fit this kind of network"),
         ("background\ncat\ndog", ["--kind", "smp:unet", "--encoder", "resnet19"], "not an encoder"),
-        ("background", ["--kind", "smp:unet"], "names 1 classes"),
+        ("background", ["--kind", "smp:unet"], "has 1 names"),
     ],
 )
 def test_what_cannot_be_taken_over_is_named(
@@ -146,13 +146,13 @@ def test_what_cannot_be_taken_over_is_named(
 def test_other_networks_are_refused() -> None:
     with pytest.raises(InputError, match="a Conv2d is not a model of segmentation-models-pytorch"):
         from_smp(nn.Conv2d(3, 3, 1), CLASSES)
-    with pytest.raises(InputError, match="a Conv2d of this shape is none of torchvision's"):
+    with pytest.raises(InputError, match="this Conv2d is not one of torchvision's"):
         from_torchvision(nn.Conv2d(3, 3, 1), CLASSES)
-    with pytest.raises(InputError, match="has 3 channels, and the class list 2 names"):
+    with pytest.raises(InputError, match="has 3 output channels, but the class list has 2 names"):
         from_smp(smp_model("fpn"), CLASSES[:2])
-    with pytest.raises(InputError, match="looks at 4 channels"):
+    with pytest.raises(InputError, match="expects 4 input channels"):
         from_smp(smp_model("fpn", in_channels=4), CLASSES)
-    with pytest.raises(InputError, match="differs from the original in size"):
+    with pytest.raises(InputError, match="differ from the original's in size"):
         from_smp(smp_model("fpn", upsampling=1), CLASSES)
     with pytest.raises(InputError, match="mean must be three numbers"):
         from_smp(smp_model("fpn"), CLASSES, mean=[0.5])

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from incseg.deploy import serve as serving
-from incseg.deploy.serve import Show, build_app, serve
+from incseg.deploy.serve import ModelViewer, build_app, serve
 from incseg.errors import InputError
 from test_cli import run
 
@@ -17,8 +17,8 @@ needs_gradio = pytest.mark.skipif(find_spec("gradio") is None, reason="the extra
 
 
 @pytest.fixture
-def show(tiny_run: Path) -> Show:
-    return Show.of([tiny_run], device="cpu")
+def viewer(tiny_run: Path) -> ModelViewer:
+    return ModelViewer.load([tiny_run], device="cpu")
 
 
 @pytest.fixture
@@ -26,38 +26,41 @@ def noise() -> Image.Image:
     return Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 80, 3), np.uint8))
 
 
-def test_every_finished_step_can_be_chosen(show: Show, tiny_run: Path, noise: Image.Image) -> None:
-    assert list(show.models) == ["step 0", "step 1"]
-    assert show.classes == ("background", "disc", "square", "triangle", "cross")
-    seen = show.look(noise)
-    for name, model in show.models.items():
-        assert (seen[name].ids == model.predict(np.asarray(noise)).ids).all()
-    several = Show.of([tiny_run, tiny_run / "step-0"], device="cpu")
+def test_every_finished_step_can_be_chosen(viewer: ModelViewer, tiny_run: Path, noise: Image.Image) -> None:
+    assert list(viewer.models) == ["step 0", "step 1"]
+    assert viewer.classes == ("background", "disc", "square", "triangle", "cross")
+    predictions = viewer.predict(noise)
+    for name, model in viewer.models.items():
+        assert (predictions[name].ids == model.predict(np.asarray(noise)).ids).all()
+    several = ModelViewer.load([tiny_run, tiny_run / "step-0"], device="cpu")
     assert list(several.models) == [f"{tiny_run} · step 0", f"{tiny_run} · step 1", f"{tiny_run / 'step-0'}"]
 
 
-def test_classes_can_be_switched_off(show: Show, noise: Image.Image) -> None:
-    seen = show.look(noise)
-    everything, nothing = show.pictures(seen, show.classes, "step 1")[0], show.pictures(seen, [], "step 1")[0]
+def test_classes_can_be_switched_off(viewer: ModelViewer, noise: Image.Image) -> None:
+    predictions = viewer.predict(noise)
+    (everything,) = viewer.overlays(predictions, viewer.classes, "step 1")
+    (nothing,) = viewer.overlays(predictions, [], "step 1")
     assert nothing is not None
     assert everything is not None
     assert nothing.size == (400, 300)  # five times as large, to be seen
     assert (np.asarray(nothing)[2::5, 2::5] == np.asarray(noise)).all()
     assert (np.asarray(everything)[2::5, 2::5] != np.asarray(noise)).any()
-    assert show.pictures({}, [], "step 0", "step 1") == [None, None]
+    assert viewer.overlays({}, [], "step 0", "step 1") == [None, None]
 
 
-def test_the_table_has_a_column_per_step_and_dashes_for_what_is_not_known_yet(show: Show, noise: Image.Image) -> None:
-    table = show.areas(show.look(noise))
+def test_the_table_has_a_column_per_step_and_dashes_for_what_is_not_known_yet(
+    viewer: ModelViewer, noise: Image.Image
+) -> None:
+    table = viewer.area_table(viewer.predict(noise))
     assert "<th>step 0</th><th>step 1</th>" in table
     row = next(row for row in table.split("<tr") if "triangle" in row)
     assert "<td>–</td><td>" in row
 
 
-def test_images_too_large_for_a_page_are_refused(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_too_large_for_a_page_are_refused(viewer: ModelViewer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "MOST_PIXELS", 100)
     with pytest.raises(InputError, match="this image is 20×20"):
-        show.look(Image.new("RGB", (20, 20)))
+        viewer.predict(Image.new("RGB", (20, 20)))
 
 
 @pytest.fixture
@@ -114,7 +117,7 @@ def test_bad_requests_get_one_sentence(
     assert "there is no model" in capsys.readouterr().err
     monkeypatch.setattr(serving, "find_spec", lambda _: None)
     with pytest.raises(InputError, match=r"pip install 'incseg\[serve\]'"):
-        build_app(Show({}))
+        build_app(ModelViewer({}))
 
 
 @pytest.mark.parametrize(("host", "warns"), [("127.0.0.1", False), ("localhost", False), ("0.0.0.0", True)])

@@ -3,12 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from incseg.errors import InputError
 from incseg.paper import read_table
 from incseg.paper.comparison import as_table, beside_the_paper, compare
-from incseg.report import tables
-from incseg.report.page import render
-from incseg.report.runs import read_runs
 from incseg.run_folder import Run
 from made_up import write_result
 
@@ -22,8 +18,8 @@ def by_channel(_: int, channel: int) -> float:
 
 def cells(row: str, run: Run, table: str = "voc-main") -> dict[str, tuple[float, float]]:
     found = read_table(table)
-    (line,) = compare(found, found.block(run.protocol), {row: [run]})
-    return {cell.heading: (cell.ours[0] if cell.ours else math.nan, cell.paper) for cell in line.cells}
+    (compared,) = compare(found, found.block(run.protocol), {row: [run]})
+    return {score.heading: (score.ours[0] if score.ours else math.nan, score.paper) for score in compared.scores}
 
 
 def test_a_row_of_foreground_classes_is_compared_with_foreground_classes(tmp_path: Path) -> None:
@@ -115,7 +111,7 @@ def test_a_run_finds_its_row_in_the_paper(tmp_path: Path) -> None:
         write_result(tmp_path / "c", PROTOCOL, "dft", by_channel),
         write_result(tmp_path / "d", "voc/offline/overlapped", "ft", by_channel),
     ]
-    main, temperature = beside_the_paper(read_runs(folders))
+    main, temperature = beside_the_paper([Run.read(folder) for folder in folders])
     assert main.title == f"{PROTOCOL} beside Table 1 of the paper (mIoU, %)"
     assert [row[0] for row in main.rows if row[0]] == ["MiB+UCD", "Joint"]
     assert [row[0] for row in temperature.rows if row[0]] == ["0.01"]
@@ -123,48 +119,8 @@ def test_a_run_finds_its_row_in_the_paper(tmp_path: Path) -> None:
     assert not temperature.note
 
 
-def test_the_page_shows_the_papers_numbers_where_there_are_some(tmp_path: Path) -> None:
-    runs = read_runs([write_result(tmp_path / "a", PROTOCOL, "mib+ucd", by_channel)])
-    assert "beside Table 1 of the paper" in render(runs)
-
-
 def test_a_run_half_way_or_of_another_protocol_has_nothing_beside_it(tmp_path: Path) -> None:
     half = write_result(tmp_path / "half", "voc/15-1/disjoint", "mib", by_channel, steps=3)
     assert beside_the_paper([Run.read(half)]) == []
     other = write_result(tmp_path / "other", "voc/12-8/disjoint", "mib", by_channel)
     assert beside_the_paper([Run.read(other)]) == []
-
-
-def test_all_classes_at_once_may_stand_beside_the_steps(tmp_path: Path) -> None:
-    offline = write_result(tmp_path / "offline", "voc/offline/overlapped", "ft", lambda _, __: 0.8)
-    stepwise = write_result(tmp_path / "steps", "voc/15-1/disjoint", "ft", by_channel)
-    runs = read_runs([offline, stepwise])
-    assert [run.label for run in runs] == ["ft", "ft (offline)"]
-    assert [row[:4] for row in tables.summary(runs).rows] == [
-        ["ft", "50.0", "30.0", "45.0"],
-        ["ft (offline)", "80.0", "80.0", "80.0"],
-    ]
-    assert [row[2] for row in tables.per_step(runs).rows] == ["–"] * 5 + ["80.0"]
-    assert math.isnan(runs[1].iou(0, "class 1"))
-    assert runs[1].pictures(5) == offline / "step-0" / "predictions"
-    assert "ft (offline)" in render(runs)
-
-
-def test_all_classes_at_once_must_be_the_same_classes(tmp_path: Path) -> None:
-    offline = write_result(tmp_path / "offline", "cityscapes/offline/overlapped", "ft", by_channel)
-    stepwise = write_result(tmp_path / "steps", "voc/15-5/disjoint", "ft", by_channel)
-    half = write_result(tmp_path / "half", "voc/15-5/disjoint", "mib", by_channel, steps=1)
-    for other in (offline, half):
-        with pytest.raises(InputError, match="cannot share a report"):
-            read_runs([stepwise, other])
-
-
-def test_the_summary_has_the_groups_of_every_step(tmp_path: Path) -> None:
-    def headers(protocol: str) -> list[str]:
-        run = Run.read(write_result(tmp_path / protocol.replace("/", "-"), protocol, "mib", by_channel))
-        return list(tables.summary([run]).headers[1:-3])
-
-    assert headers("voc/15-5/disjoint") == ["1-15", "16-20", "all", "all+bg"]
-    assert headers("voc/15-1/disjoint") == ["1-15", "16-20", "all", "all+bg"]
-    assert headers("ade20k/50-50/disjoint") == ["1-50", "51-100", "101-150", "51-150", "all", "all+bg"]
-    assert headers("voc/offline/overlapped") == ["1-20", "all", "all+bg"]

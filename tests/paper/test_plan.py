@@ -140,7 +140,7 @@ def test_data_lies_in_one_folder_or_in_one_per_dataset() -> None:
         ({"table": "1", "columns": ["10-1"]}, "voc-main has no column '10-1'"),
         ({"table": "1", "columns": ["15"]}, "voc-main has no column '15'"),
         ({"table": "1", "out": Path(__file__)}, "is a file"),
-        ({"table": "1", "seeds": 0}, "--seeds 0 is no number"),
+        ({"table": "1", "seeds": 0}, "--seeds 0 is not a number"),
         ({"table": "6", "data_roots": ["A"]}, "write --data-root ade20k=DIR voc=DIR"),
         ({"table": "1", "data_roots": ["A", "B"]}, "does not say which dataset"),
         ({"table": "1", "data_roots": ["coco=A"]}, "names 'coco', but the columns are of voc"),

@@ -6,7 +6,7 @@ import pytest
 
 from incseg.errors import InputError
 from incseg.methods import parse
-from incseg.paper import Block, Group, Row, Table, read_table, read_tables
+from incseg.paper import Block, ClassGroup, PaperRow, PaperTable, read_table, read_tables
 from incseg.protocol import Protocol
 from latex import LatexTable, plain, read_latex
 
@@ -30,7 +30,7 @@ def source(paper_source: str) -> dict[str, LatexTable]:
     return read_latex(paper_source)
 
 
-def differences(table: Table, latex: LatexTable) -> list[str]:
+def differences(table: PaperTable, latex: LatexTable) -> list[str]:
     """Cell by cell, what the paper has and what we wrote down."""
     wrong = []
     ours = [cell for row in table.rows for cell in transcribed(row, table)]
@@ -41,13 +41,13 @@ def differences(table: Table, latex: LatexTable) -> list[str]:
     return wrong
 
 
-def transcribed(row: Row, table: Table) -> list[str | float | None]:
+def transcribed(row: PaperRow, table: PaperTable) -> list[str | float | None]:
     assert row.scores is not None
     assert len(row.scores) == len(table.blocks)
     return [row.label.replace(" ", ""), *(value for values in row.scores for value in values)]
 
 
-def printed(row: list[str], table: Table) -> list[str | float | None]:
+def printed(row: list[str], table: PaperTable) -> list[str | float | None]:
     if table.name == "ablation-contrast":  # nine ticks are the row's label
         ticks = ["+".join(w for w, c in zip(("old", "new", "bg"), row[i : i + 3], strict=True) if c) for i in (0, 3, 6)]
         row = ["|".join(ticks), *row[9:]]
@@ -60,12 +60,12 @@ def test_every_table_of_the_paper_is_here(source: dict[str, LatexTable]) -> None
 
 
 @pytest.mark.parametrize("table", NUMBERED, ids=lambda table: table.name)
-def test_every_number_is_the_papers(table: Table, source: dict[str, LatexTable]) -> None:
+def test_every_number_is_the_papers(table: PaperTable, source: dict[str, LatexTable]) -> None:
     assert differences(table, source[table.label]) == []
 
 
 @pytest.mark.parametrize("table", NUMBERED, ids=lambda table: table.name)
-def test_every_heading_is_the_papers(table: Table, source: dict[str, LatexTable]) -> None:
+def test_every_heading_is_the_papers(table: PaperTable, source: dict[str, LatexTable]) -> None:
     latex = source[table.label]
     ours = [label for block in table.blocks for label in block.groups]
     if table.name == "ablation-contrast":  # its headings span the lines of the head
@@ -94,7 +94,7 @@ def test_cells_lose_their_latex() -> None:
     assert plain(r"\multirow{3}[3]{*}{\textbf{Method}}") == "Method"
 
 
-def cases() -> Iterator[tuple[Table, Row, Block]]:
+def cases() -> Iterator[tuple[PaperTable, PaperRow, Block]]:
     for table in NUMBERED:
         for row in table.rows:
             for block in table.blocks:
@@ -103,7 +103,7 @@ def cases() -> Iterator[tuple[Table, Row, Block]]:
                     yield table, row, block
 
 
-def numbers(table: Table, row: Row, block: Block) -> tuple[list[tuple[int, float]], float]:
+def numbers(table: PaperTable, row: PaperRow, block: Block) -> tuple[list[tuple[int, float]], float]:
     """Sizes and means of the groups, and the mean of all."""
     sized: list[tuple[int, float]] = []
     for group in block.scores:
@@ -121,7 +121,7 @@ def misfit(groups: list[tuple[int, float]], everything: float, with_background: 
 
 
 @pytest.mark.parametrize("case", list(cases()), ids=lambda case: f"{case[0].name}-{case[1].label}-{case[2].protocol}")
-def test_groups_average_to_all_as_the_row_counts_background(case: tuple[Table, Row, Block]) -> None:
+def test_groups_average_to_all_as_the_row_counts_background(case: tuple[PaperTable, PaperRow, Block]) -> None:
     table, row, block = case
     groups, everything = numbers(*case)
     digit = 0.01 if table.name == "ade-overlapped" else 0.1
@@ -171,7 +171,7 @@ def test_rows_without_settings_are_the_defaults_they_stand_for() -> None:
 
 def test_the_class_groups_of_a_step_by_step_table() -> None:
     groups = read_table("ade-disjoint").blocks[1].scores
-    assert groups[1] == Group(label="100-110", first=101, last=110)
+    assert groups[1] == ClassGroup(label="100-110", first=101, last=110)
 
 
 def test_tables_go_by_name_and_number() -> None:

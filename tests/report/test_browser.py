@@ -197,7 +197,9 @@ def test_the_confusion_matrix_is_that_of_run_and_step(report: Path, open_page: O
     first = page.locator("#mistakes tbody tr").nth(0)
     assert first.locator("td").all_inner_texts() == [NAMES[1], "background", "100.0"]
     rows.nth(1).locator("td").nth(0).hover()
-    assert page.locator("#confusion-pointed").inner_text() == f"{NAMES[1]} taken for background: 100.0 % of its pixels"
+    assert (
+        page.locator("#confusion-pointed").inner_text() == f"{NAMES[1]} predicted as background: 100.0 % of its pixels"
+    )
     page.locator("#confusion-run").select_option("mib")
     assert rows.nth(1).locator("td").all_inner_texts() == ["1", "96", "1", "1", "1"]
     page.locator("#confusion-step").select_option("0")
@@ -213,7 +215,7 @@ def test_a_run_without_such_a_step_says_so(tmp_path: Path, open_page: OpenPage) 
     page.locator("#confusion-step").select_option("0")
     assert page.locator("#confusion-table").inner_text() == "This run has no such step."
     page.locator("#step").fill("0")
-    assert page.locator(".views figcaption").all_inner_texts()[-1] == "joint (offline) not kept"
+    assert page.locator(".views figcaption").all_inner_texts()[-1] == "joint (offline) not saved"
 
 
 def test_150_classes_stay_usable(tmp_path: Path, open_page: OpenPage) -> None:

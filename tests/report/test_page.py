@@ -1,21 +1,20 @@
-import base64
 import json
 import re
-import zlib
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from incseg.errors import InputError
-from incseg.report import album as pictures
-from incseg.report import figures, page
+from incseg.report import page
+from incseg.report.album import collect_album
+from incseg.report.curves import loss_terms
 from incseg.report.page import render, write_report
-from incseg.report.runs import read_runs
+from incseg.report.per_class import iou_over_steps
+from incseg.report.summary import read_runs
 from incseg.run_folder import Run
+from made_up import write_result
 from sample_runs import NAMES, write_run
 
 
@@ -46,12 +45,6 @@ class Reader(HTMLParser):
             self.raw[self._inside] = data
         else:
             self.text += data
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
-    folder = tmp_path_factory.mktemp("runs")
-    return read_runs([write_run(folder / name, name) for name in ("ft", "mib")])
 
 
 @pytest.fixture(scope="module")
@@ -114,31 +107,12 @@ def test_the_same_runs_give_the_same_page(runs: list[Run]) -> None:
     assert render(runs) == render(runs)
 
 
-def test_label_maps_survive_the_packing(runs: list[Run]) -> None:
-    album = pictures.collect(runs)
-    assert [picture.name for picture in album.pictures] == ["00", "01"]
-    for run, packed in zip(runs, album.pictures[1].predictions, strict=True):
-        for step, text in enumerate(packed):
-            with Image.open(run.folder / f"step-{step}" / "predictions" / "01.prediction.png") as file:
-                expected = np.asarray(file)
-            unpacked = np.frombuffer(zlib.decompress(base64.b64decode(text or "")), np.uint8)
-            assert np.array_equal(unpacked.reshape(expected.shape), expected)
-
-
 def test_pictures_beyond_the_room_are_left_out_and_counted(runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
-    weight = pictures.collect(runs).pictures[0].weight
-    album = pictures.collect(runs, room=weight + weight // 2)
-    assert (len(album.pictures), album.left_out) == (1, 1)
-    monkeypatch.setattr("incseg.report.album.collect", lambda _: album)
+    size = collect_album(runs).images[0].num_bytes
+    album = collect_album(runs, most_bytes=size + size // 2)
+    assert (len(album.images), album.left_out) == (1, 1)
+    monkeypatch.setattr(page, "collect_album", lambda _: album)
     assert "1 more image was left out" in " ".join(Reader(render(runs)).text.split())
-
-
-def test_large_pictures_are_made_smaller_without_mixing_labels(tmp_path: Path) -> None:
-    run = Run.read(write_run(tmp_path / "run", pictures=1, size=1000))
-    picture = pictures.collect([run]).pictures[0]
-    assert (picture.width, picture.height) == (pictures.SIDE, pictures.SIDE)
-    unpacked = np.frombuffer(zlib.decompress(base64.b64decode(picture.truth[1] or "")), np.uint8)
-    assert set(unpacked.tolist()) == {0, 1, 2, 3, 4}
 
 
 def test_a_run_without_pictures_or_log_still_has_a_report(tmp_path: Path) -> None:
@@ -147,17 +121,9 @@ def test_a_run_without_pictures_or_log_still_has_a_report(tmp_path: Path) -> Non
     (run / "config.yaml").unlink()
     write_report([run], tmp_path / "report.html")
     text = Reader((tmp_path / "report.html").read_text()).text
-    assert "kept no pictures" in text
-    assert "kept no metrics.jsonl" in text
+    assert "saved no pictures" in text
+    assert "have no metrics.jsonl" in text
     assert "config.yaml is missing" in text
-
-
-def test_runs_that_kept_different_pictures_share_a_page(tmp_path: Path) -> None:
-    folders = [write_run(tmp_path / "a", "ft", pictures=1), write_run(tmp_path / "b", "mib", pictures=2)]
-    album = pictures.collect(read_runs(folders))
-    assert [len(picture.truth) for picture in album.pictures] == [2, 2]
-    assert album.pictures[1].predictions[0] == [None, None]
-    assert None not in album.pictures[1].predictions[1]
 
 
 def test_a_broken_picture_is_named(tmp_path: Path) -> None:
@@ -185,7 +151,17 @@ def test_all_classes_at_once_stand_beside_the_last_step_of_the_others(tmp_path: 
     assert len(data["confusion"][1][1]["shares"]) == 5
     assert data["pictures"][0]["predictions"][1][0] is None
     assert data["pictures"][0]["predictions"][1][1]
-    last = [row.cells[1] for row in figures.iou_over_steps(runs)[0].rows]
+    last = [row.cells[1] for row in iou_over_steps(runs)[0].rows]
     assert [(cells[0].text, cells[1].level is None) for cells in last] == [("", False)] * 3
-    times = [x for x, _ in figures.loss_terms(runs)[0].lines[1].points]
+    times = [x for x, _ in loss_terms(runs)[0].curves[1].points]
     assert (min(times) > 1, max(times)) == (True, 2)
+
+
+def test_a_folder_is_no_page(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is a folder: name the file to write"):
+        write_report([write_run(tmp_path / "run")], tmp_path)
+
+
+def test_the_page_shows_the_papers_numbers_where_there_are_some(tmp_path: Path) -> None:
+    runs = read_runs([write_result(tmp_path / "a", "voc/15-5/disjoint", "mib+ucd", lambda _, __: 0.5)])
+    assert "beside Table 1 of the paper" in render(runs)

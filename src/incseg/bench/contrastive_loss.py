@@ -1,4 +1,4 @@
-"""``incseg bench contrastive``: every way to compute the UCD loss, side by side, in one run on the same tensors."""
+"""``incseg bench contrastive``: every implementation of the UCD loss, side by side, in one run on the same tensors."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from incseg.losses import contrastive_distillation
 CHANNELS, CLASSES, TEMPERATURE = 256, 20, 0.07
 GPU_SIZES = (2048, 4096, 8192, 16384, 24576, 49152)
 CPU_SIZES = (1024, 2048, 4096)
-# N×(N+M) float32 matrices alive at once in the dense forms: a larger problem is not tried where these cannot fit.
+# N×(N+M) float32 matrices alive at once in the dense implementations, which are skipped where these cannot fit.
 DENSE_MATRICES = 8
 
 Inputs = dict[str, Tensor]
@@ -24,9 +24,9 @@ Loss = Callable[[Inputs], Tensor]
 
 @dataclass(frozen=True)
 class Measurement:
-    """One form at one size; a form that was not run says why."""
+    """One implementation at one size, or why it was not run."""
 
-    form: str
+    implementation: str
     anchors: int
     teacher: int
     milliseconds: float = float("nan")
@@ -35,19 +35,19 @@ class Measurement:
 
     @property
     def tflops(self) -> float:
-        """Rate of the three products that a form of linear memory needs: similarities, again, weights times rows."""
+        """Rate of the three products that linear memory needs: similarities, the same again, gradients times rows."""
         return 6 * self.anchors * (self.anchors + self.teacher) * CHANNELS / self.milliseconds / 1e9
 
 
 def benchmark_contrastive(
     out: Path = Path("benchmarks/results"), sizes: tuple[int, ...] | None = None, device: str = "auto"
 ) -> None:
-    """Time and memory of forward + backward of the UCD loss in all its forms, as a Markdown table and a plot.
+    """Time and memory of forward + backward of every implementation of the UCD loss, as a Markdown table and a plot.
 
     Args:
         out: folder for ``DATE-contrastive-HARDWARE.md`` and ``.png``.
         sizes: numbers of anchors N; the teacher has 3N/4 pixels.
-        device: ``cuda``, ``cpu``, or ``auto`` for the first of them that is there.
+        device: ``cuda``, ``cpu``, or ``auto`` for a GPU if there is one.
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -56,7 +56,7 @@ def benchmark_contrastive(
     found: list[Measurement] = []
     for n in sizes or (GPU_SIZES if place.type == "cuda" else CPU_SIZES):
         inputs = random_inputs(n, n * 3 // 4, place)
-        for name, loss in forms(place).items():
+        for name, loss in implementations(place).items():
             found.append(measure(name, loss, inputs))
             print(_row(found[-1], ceiling), flush=True)
     stem = f"{datetime.now(UTC):%Y-%m-%d}-contrastive-{hardware(place).slug}"
@@ -66,15 +66,15 @@ def benchmark_contrastive(
     print(f"written: {out / stem}.md and .png")
 
 
-def forms(device: torch.device) -> dict[str, Loss]:
-    """Name → loss, from the authors' formulation to the fastest here."""
+def implementations(device: torch.device) -> dict[str, Loss]:
+    """Losses by name, from the authors' formulation to our fastest."""
 
     def backend(name: str) -> Loss:
         settings: Any = {"temperature": TEMPERATURE, "backend": name}
         return lambda inputs: contrastive_distillation(**{**inputs, **settings})
 
-    here: dict[str, Loss] = {"release (dense)": release_loss, "eager": backend("eager"), "chunked": backend("chunked")}
-    return here | {"triton": backend("triton")} if device.type == "cuda" else here
+    names = ["eager", "chunked", *(["triton"] if device.type == "cuda" else [])]
+    return {"release (dense)": release_loss, **{name: backend(name) for name in names}}
 
 
 def release_loss(inputs: Inputs) -> Tensor:
@@ -102,7 +102,7 @@ def release_loss(inputs: Inputs) -> Tensor:
 
 
 def random_inputs(n: int, m: int, device: torch.device) -> Inputs:
-    """Half-precision features on a GPU as under autocast, all pixels foreground, 20 classes and background in P̄."""
+    """Features (float16 on a GPU, as under autocast) of foreground pixels; P̄ has 20 classes and background."""
     rng = torch.Generator(device).manual_seed(n)
     here: Any = {"device": device, "generator": rng}
     dtype = torch.float16 if device.type == "cuda" else torch.float32
@@ -116,28 +116,28 @@ def random_inputs(n: int, m: int, device: torch.device) -> Inputs:
     }
 
 
-def measure(form: str, loss: Loss, inputs: Inputs) -> Measurement:
-    """Forward + backward of one form: median time, and peak memory beyond the inputs."""
+def measure(name: str, loss: Loss, inputs: Inputs) -> Measurement:
+    """Forward + backward of one implementation: median time, and peak memory beyond the inputs."""
     anchors = inputs["anchors"]
     n, m = len(anchors), len(inputs["teacher"])
-    dense = form in ("release (dense)", "eager")
+    dense = name in ("release (dense)", "eager")
     needed = DENSE_MATRICES * n * (n + m) * 4
     if dense and needed > hardware(anchors.device).memory:
-        return Measurement(form, n, m, skipped=f"needs {needed / 2**30:.0f} GiB")
+        return Measurement(name, n, m, skipped=f"needs {needed / 2**30:.0f} GiB")
 
     def step() -> None:
         torch.autograd.grad(loss(inputs), anchors)
 
     try:
         extra = peak_extra_bytes(step, anchors.device)
-        return Measurement(form, n, m, median_milliseconds(step, anchors.device), extra)
+        return Measurement(name, n, m, median_milliseconds(step, anchors.device), extra)
     except torch.OutOfMemoryError:
         torch.cuda.empty_cache()
-        return Measurement(form, n, m, skipped="out of memory")
+        return Measurement(name, n, m, skipped="out of memory")
 
 
 def report(found: list[Measurement], device: torch.device, ceiling: float, picture: str) -> str:
-    """The Markdown page."""
+    """The measurements as a Markdown page."""
     machine = hardware(device)
     kind = "float16" if device.type == "cuda" else "float32"
     lines = [
@@ -147,10 +147,10 @@ def report(found: list[Measurement], device: torch.device, ceiling: float, pictu
         "",
         f"N anchors, M = 3N/4 teacher pixels, D = {CHANNELS}, {CLASSES} classes, σ from {CLASSES + 1} probabilities,",
         f"τ = {TEMPERATURE}, {kind} features. Time: median. Memory: peak beyond the inputs.",
-        f"TFLOP/s: 6·N·(N+M)·D over the time, for every form; a {kind} matrix product in the same run: {ceiling:.4g}.",
-        "`release (dense)` follows the description of the authors' code; its value differs, its cost is the point.",
+        f"TFLOP/s: 6·N·(N+M)·D over the time, for all of them; a {kind} matrix product in the same run: {ceiling:.4g}.",
+        "`release (dense)` follows the description of the authors' code; its value differs, its cost is comparable.",
         "",
-        "| N | M | form | time, ms | extra memory, GiB | TFLOP/s | of the product |",
+        "| N | M | implementation | time, ms | extra memory, GiB | TFLOP/s | of the product |",
         "|---:|---:|---|---:|---:|---:|---:|",
         *(_row(x, ceiling) for x in found),
         "",
@@ -162,23 +162,23 @@ def report(found: list[Measurement], device: torch.device, ceiling: float, pictu
 
 def _row(x: Measurement, ceiling: float) -> str:
     if x.skipped:
-        return f"| {x.anchors} | {x.teacher} | {x.form} | not run: {x.skipped} | | | |"
+        return f"| {x.anchors} | {x.teacher} | {x.implementation} | not run: {x.skipped} | | | |"
     memory = "–" if x.extra_bytes is None else f"{x.extra_bytes / 2**30:.3f}"
-    share = f"{x.tflops / ceiling:.0%}"
-    return f"| {x.anchors} | {x.teacher} | {x.form} | {x.milliseconds:.3f} | {memory} | {x.tflops:.3g} | {share} |"
+    numbers = f"{x.milliseconds:.3f} | {memory} | {x.tflops:.3g} | {x.tflops / ceiling:.0%}"
+    return f"| {x.anchors} | {x.teacher} | {x.implementation} | {numbers} |"
 
 
 def plot(found: list[Measurement], device: torch.device, path: Path) -> None:
-    """Time and memory over N, one line per form."""
-    from matplotlib.figure import Figure  # noqa: PLC0415  (slow to import, and only needed here)
+    """Time and memory over N, one line per implementation."""
+    from matplotlib.figure import Figure  # noqa: PLC0415  (slow to import)
 
     figure = Figure(figsize=(10, 4), layout="constrained")
     time_axes, memory_axes = figure.subplots(1, 2)
-    for form in dict.fromkeys(x.form for x in found):
-        rows = [x for x in found if x.form == form and not x.skipped]
-        time_axes.plot([x.anchors for x in rows], [x.milliseconds for x in rows], marker="o", label=form)
+    for name in dict.fromkeys(x.implementation for x in found):
+        rows = [x for x in found if x.implementation == name and not x.skipped]
+        time_axes.plot([x.anchors for x in rows], [x.milliseconds for x in rows], marker="o", label=name)
         known = [(x.anchors, max(x.extra_bytes, 2**20) / 2**30) for x in rows if x.extra_bytes is not None]
-        memory_axes.plot([n for n, _ in known], [gib for _, gib in known], marker="o", label=form)
+        memory_axes.plot([n for n, _ in known], [gib for _, gib in known], marker="o", label=name)
     for axes, title in ((time_axes, "forward + backward, ms"), (memory_axes, "extra memory, GiB")):
         axes.set(xscale="log", yscale="log", xlabel="anchors N (teacher: 3N/4)", title=title)
         sizes = sorted({x.anchors for x in found})

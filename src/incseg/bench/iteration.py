@@ -1,6 +1,5 @@
-"""``incseg bench step``: what an iteration of each method costs beside plain fine-tuning, in one run."""
+"""``incseg bench step``: the cost of a training iteration of each method relative to fine-tuning, in one run."""
 
-import statistics
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -8,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from incseg.bench.measure import hardware, median_milliseconds, peak_extra_bytes
+from incseg.bench.measure import hardware, median_milliseconds_in_turns, peak_extra_bytes
 from incseg.config import RunConfig, load_recipe, merge
 from incseg.console import Table
 from incseg.engine.assembly import build, launch
@@ -19,9 +18,7 @@ BATCHES, ROUNDS = 4, 12
 def benchmark_step(
     methods: Sequence[str], recipe: str = "shapes/4-2/overlapped", data_root: Path | None = None, device: str = "auto"
 ) -> Table:
-    """Time and memory of a training iteration at step 1, data loading left out, for ``ft`` and each method.
-
-    The methods take turns, so that a machine that slows down slows them all.
+    """Time and memory of a training iteration at step 1, without data loading, for ``ft`` and each method.
 
     Args:
         methods: methods or sums of methods.
@@ -33,14 +30,13 @@ def benchmark_step(
     settings = merge({"engine": {"accelerator": device}}, {"data": {"root": data_root}} if data_root else {})
     place, iterations = _prepared([load_recipe(recipe, merge(settings, {"method": name})) for name in names])
     memory = [peak_extra_bytes(iterate, place) for iterate in iterations]
-    rounds = [[median_milliseconds(iterate, place, seconds=0.0) for iterate in iterations] for _ in range(ROUNDS)]
-    times = [statistics.median(column) for column in zip(*rounds, strict=True)]
+    times = median_milliseconds_in_turns(iterations, rounds=ROUNDS, repeats=BATCHES)
     rows = [
         [name, f"{time:.1f}", f"{time / times[0]:.2f}", "–" if extra is None else f"{extra / 2**30:.2f}"]
         for name, time, extra in zip(names, times, memory, strict=True)
     ]
     headers = ["method", "ms per iteration", "relative to ft", "extra memory, GiB"]
-    note = f"medians of {ROUNDS} rounds; data loading is left out"
+    note = f"Medians of {ROUNDS} rounds of {BATCHES} iterations; data loading is not included."
     return Table(f"{recipe}, step 1, {hardware(place).slug}", headers, rows, note)
 
 

@@ -1,26 +1,30 @@
-"""How things are measured: medians after a warm-up, peak memory beyond the inputs, a plain product as the ceiling."""
+"""How benchmarks measure: median time after a warm-up, peak memory beyond the inputs, and a matrix product's rate.
+
+Timing is done by libraries: ``torch.utils.benchmark`` on the host, ``triton.testing.do_bench`` on a GPU. Taking turns
+and measuring memory are ours: no library offers them (see docs/decisions/0007-own-or-library.md).
+"""
 
 import ctypes
 import os
 import platform
 import re
 import statistics
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from torch.utils.benchmark import Timer
 
 Step = Callable[[], None]
 
 
 class Hardware(NamedTuple):
-    """What a result must name."""
+    """The machine behind a result."""
 
     name: str
     software: str
-    memory: int  # bytes in all
+    memory: int  # total, in bytes
 
     @property
     def slug(self) -> str:
@@ -29,12 +33,12 @@ class Hardware(NamedTuple):
 
 
 def hardware(device: torch.device) -> Hardware:
-    """The device's name, memory and the versions that matter to it."""
+    """The device's name and memory, and the versions of the software that runs on it."""
     software = f"PyTorch {torch.__version__}, Python {platform.python_version()}"
     if device.type != "cuda":
         pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return Hardware(f"{_processor()}, {torch.get_num_threads()} threads", software, pages)
-    import triton  # noqa: PLC0415  (not there on machines without a GPU)
+    import triton  # noqa: PLC0415  (missing on machines without a GPU)
 
     properties = torch.cuda.get_device_properties(device)
     return Hardware(properties.name, f"{software}, Triton {triton.__version__}", properties.total_memory)
@@ -49,39 +53,37 @@ def _processor() -> str:
 
 
 def median_milliseconds(step: Step, device: torch.device, *, seconds: float = 0.5) -> float:
-    """Median over repeated steps for about ``seconds``, at least three and at most a hundred, after a warm-up."""
-    for _ in range(2):
-        step()
-    _wait(device)
-    began = time.perf_counter()
-    step()
-    _wait(device)
-    repeats = min(max(3, int(seconds / (time.perf_counter() - began))), 100)
-    times = _device_times(step, repeats) if device.type == "cuda" else [_host_time(step) for _ in range(repeats)]
-    return statistics.median(times)
+    """Median time of a step after a warm-up, over about ``seconds`` and at least three repetitions.
+
+    On a GPU it is time on the device, with the L2 cache emptied before each repetition.
+    """
+    timer = _timer(step)
+    duration = max(seconds, 3 * timer.timeit(1).median)
+    if device.type == "cuda":
+        from triton.testing import do_bench  # noqa: PLC0415  (Triton is missing on machines without a GPU)
+
+        return float(do_bench(step, rep=round(1e3 * duration), return_mode="median"))
+    return 1e3 * timer.blocked_autorange(min_run_time=duration).median
 
 
-def _device_times(step: Step, repeats: int) -> list[float]:
-    """Time on the device between events; the host runs ahead as in training, the cache is emptied before each step."""
-    flush = torch.empty(1 << 28, dtype=torch.int8, device="cuda")
-    pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
-    for start, end in pairs:
-        flush.zero_()
-        start.record()
-        step()
-        end.record()
-    torch.cuda.synchronize()
-    return [float(start.elapsed_time(end)) for start, end in pairs]
+def median_milliseconds_in_turns(steps: Sequence[Step], *, rounds: int, repeats: int) -> list[float]:
+    """Median time of each of several steps, in wall-clock time on the host.
+
+    In every round each step is repeated a few times in a row, as in training: the host may run ahead of the device. The
+    steps take turns so that a machine that slows down slows them all, and their ratios hold.
+    """
+    timers = [_timer(step) for step in steps]
+    times = [[timer.timeit(repeats).median for timer in timers] for _ in range(rounds)]
+    return [1e3 * statistics.median(column) for column in zip(*times, strict=True)]
 
 
-def _host_time(step: Step) -> float:
-    began = time.perf_counter()
-    step()
-    return 1e3 * (time.perf_counter() - began)
+def _timer(step: Step) -> Timer:
+    """PyTorch's timer: it warms up, waits for the device, and uses one thread unless told otherwise."""
+    return Timer("step()", globals={"step": step}, num_threads=torch.get_num_threads())
 
 
 def peak_extra_bytes(step: Step, device: torch.device) -> int | None:
-    """Most memory in use during a step beyond that in use before it; None where the system does not tell."""
+    """Peak memory during a step beyond what was in use before it; None where the system does not report it."""
     step()
     _wait(device)
     if device.type == "cuda":
@@ -90,8 +92,8 @@ def peak_extra_bytes(step: Step, device: torch.device) -> int | None:
         step()
         return torch.cuda.max_memory_allocated(device) - before
     try:
-        ctypes.CDLL("libc.so.6").malloc_trim(0)  # what earlier steps freed must not hide what this one takes
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # Linux: the peak restarts from now
+        ctypes.CDLL("libc.so.6").malloc_trim(0)  # memory freed by earlier steps must not hide what this one takes
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # Linux: resets the peak
         before = _resident("VmRSS")
         step()
         return max(0, _resident("VmHWM") - before)

@@ -1,1 +1,1 @@
-"""For people with a trained model: extend it, let it look at images, take it away, show it."""
+"""For people with a trained model: load it, segment images, export it, show it in a browser, describe it in a card."""

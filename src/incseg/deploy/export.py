@@ -1,5 +1,6 @@
-"""``incseg export``: a model for other runtimes, believed only after it has said the same as PyTorch."""
+"""``incseg export``: write a model for other runtimes, and keep the file only if its outputs match PyTorch's."""
 
+import copy
 import json
 import logging
 import textwrap
@@ -25,9 +26,10 @@ from incseg.seeding import seed_from
 Format = Literal["onnx", "pt2"]
 Runner = Callable[[Tensor], tuple[NDArray[np.float32], NDArray[np.uint8]]]
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-EXAMPLE = (2, 150, 210)  # batch, height, width: nothing that could be mistaken for a constant
-CHECKED = ((1, 64, 64), (1, 97, 130), (3, 160, 96), (2, 33, 200))
-TOLERANCE = 1e-3  # of the largest logit; float32 sums in another order differ by about 1e-6
+Size = tuple[int, int, int]  # batch, height, width
+EXAMPLE: Size = (2, 150, 210)  # unusual numbers, which an exporter cannot mistake for constants of the network
+CHECKED: tuple[Size, ...] = ((1, 64, 64), (1, 97, 130), (3, 160, 96), (2, 33, 200))
+TOLERANCE = 1e-3  # relative to the largest logit; float32 sums in another order differ by about 1e-6
 CONTRACT = {
     "images": "uint8 (batch, 3, height, width), RGB, any size; the network normalises and pads",
     "logits": "float32 (batch, classes, height, width)",
@@ -35,8 +37,8 @@ CONTRACT = {
 }
 
 
-class Deployed(nn.Module):
-    """What leaves the house: images in, logits and classes out, at the size of the images."""
+class ExportedNetwork(nn.Module):
+    """The network with the inputs and outputs of the exported file (see ``CONTRACT``)."""
 
     def __init__(self, segmenter: Segmenter):
         super().__init__()
@@ -49,56 +51,57 @@ class Deployed(nn.Module):
 
 
 def export(model: Model, out: Path, kind: Format | None = None) -> float:
-    """Write the model, run what was written on images of several sizes and compare; returns the largest difference.
+    """Write the model, run the written file on images of several sizes, and return the largest difference of a logit.
 
-    The file appears only if it agrees with PyTorch.
+    The file is kept only if its outputs agree with PyTorch's. The model is not changed: a float32 copy of
+    it on the CPU is exported.
     """
     kind = kind or _kind_of(out)
     usable_file(out)
-    deployed = Deployed(model.segmenter.cpu().eval())
+    network = ExportedNetwork(copy.deepcopy(model.segmenter).cpu().float().eval())
     write = {"onnx": _write_onnx, "pt2": _write_pt2}[kind]
     with replacing(out) as temporary:
         try:
-            with (
-                _quiet(),
-                _whole_numbers(),
-                torch.no_grad(),
-            ):  # already without gradients, so that nothing need be switched on the way
-                runner = write(deployed, temporary, _metadata(model))
+            # Gradients are off for the whole export: exporters cannot record a network that switches them off itself.
+            with _quiet(), _integer_padding(), torch.no_grad():
+                runner = write(network, temporary, _metadata(model))
         except (InputError, KeyboardInterrupt):
             raise
-        except Exception as error:  # exporters raise whatever suits them
+        except Exception as error:  # exporters raise errors of many types
             raise IncompleteError(
-                f"this network cannot be exported to {kind} ({_reason(error)}); no file is left."
+                f"this network cannot be exported to {kind} ({_reason(error)}); no file was written."
             ) from error
-        return _checked(deployed, runner, kind)
+        return _largest_difference(network, runner, kind)
 
 
 def _kind_of(out: Path) -> Format:
     if out.suffix in (".onnx", ".pt2"):
         return "onnx" if out.suffix == ".onnx" else "pt2"
-    raise InputError(f"'{out}' does not say which format: end it in .onnx or .pt2, or give --format.")
+    raise InputError(f"the format cannot be told from the name '{out}': end it in .onnx or .pt2, or give --format.")
 
 
 def _metadata(model: Model) -> dict[str, str]:
-    """What a user of the file needs to know, as texts: the class names above all."""
-    said = {
+    """What a user of the file needs to know, as JSON texts: above all the class names."""
+    description = {
         "architecture": model.segmenter.architecture.model_dump(mode="json"),
         "head_sizes": model.segmenter.classifier.head_sizes,
         "history": list(model.history),
         "contract": CONTRACT,
     }
-    return {"classes": json.dumps(model.classes, ensure_ascii=False), "incseg": json.dumps(said, ensure_ascii=False)}
+    return {
+        "classes": json.dumps(model.classes, ensure_ascii=False),
+        "incseg": json.dumps(description, ensure_ascii=False),
+    }
 
 
-def _write_onnx(deployed: Deployed, path: Path, metadata: dict[str, str]) -> Runner:
+def _write_onnx(network: ExportedNetwork, path: Path, metadata: dict[str, str]) -> Runner:
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise InputError(f"export to ONNX needs {', '.join(missing)}: pip install 'incseg[export]'.")
     import onnxruntime  # noqa: PLC0415 - an extra
 
     program = torch.onnx.export(
-        deployed,
+        network,
         (_images(EXAMPLE),),
         dynamo=True,
         input_names=["images"],
@@ -118,11 +121,11 @@ def _write_onnx(deployed: Deployed, path: Path, metadata: dict[str, str]) -> Run
     return run
 
 
-def _write_pt2(deployed: Deployed, path: Path, metadata: dict[str, str]) -> Runner:
+def _write_pt2(network: ExportedNetwork, path: Path, metadata: dict[str, str]) -> Runner:
     sizes: Any = dict.fromkeys((0, 2, 3), torch.export.Dim.AUTO)
-    program = torch.export.export(deployed, (_images(EXAMPLE),), dynamic_shapes={"images": sizes})
-    # Guards repeat how the example lay in memory (is a dimension 1, is padding needed) and would refuse other sizes,
-    # though the operations recorded are the same for all; that they are is what the check below finds out.
+    program = torch.export.export(network, (_images(EXAMPLE),), dynamic_shapes={"images": sizes})
+    # Guards repeat properties of the example (is a dimension 1, is padding needed) and would refuse other sizes, though
+    # the recorded operations are the same for all sizes; _largest_difference checks that they are.
     program._guards_code = []
     with path.open("wb") as file:
         torch.export.save(program, file, extra_files={f"{key}.json": text for key, text in metadata.items()})
@@ -137,28 +140,32 @@ def _write_pt2(deployed: Deployed, path: Path, metadata: dict[str, str]) -> Runn
     return run
 
 
-def _checked(deployed: Deployed, runner: Runner, kind: Format) -> float:
-    """The largest difference of a logit, or an error if what was written does not say what PyTorch says."""
+def _largest_difference(network: ExportedNetwork, runner: Runner, kind: Format) -> float:
+    """The largest difference of a logit between the file and PyTorch; an error if it is too large."""
     worst = 0.0
     for size in CHECKED:
         images = _images(size)
-        expected, classes = (output.numpy() for output in deployed(images))
+        expected, expected_classes = (output.numpy() for output in network(images))
         try:
-            logits, named = runner(images)
+            logits, classes = runner(images)
         except Exception as error:
-            raise IncompleteError(f"the {kind} file refuses images of {_words(size)} ({_reason(error)}).") from error
+            raise IncompleteError(
+                f"the {kind} file fails on images of {_size_text(size)} ({_reason(error)}); no file was written."
+            ) from error
         difference = float(np.abs(logits - expected).max())
         worst = max(worst, difference)
-        if difference > TOLERANCE * max(1.0, float(np.abs(expected).max())) or (named != classes).mean() > TOLERANCE:
+        wrong = float((classes != expected_classes).mean())
+        if difference > TOLERANCE * max(1.0, float(np.abs(expected).max())) or wrong > TOLERANCE:
             raise IncompleteError(
-                f"the {kind} file does not say what PyTorch says: on images of {_words(size)} logits differ by up to "
-                f"{difference:.2g}, and {100 * (named != classes).mean():.1f} % of the pixels; no file is left."
+                f"the outputs of the {kind} file differ from PyTorch's: on images of {_size_text(size)} logits differ "
+                f"by up to {difference:.2g}, and {100 * wrong:.1f} % of the pixels get another class; no file was "
+                "written."
             )
     return worst
 
 
-def _images(size: tuple[int, int, int]) -> Tensor:
-    """Noise on several scales, the same for everyone."""
+def _images(size: Size) -> Tensor:
+    """Noise on two scales, the same on every machine."""
     batch, height, width = size
     generator = torch.Generator().manual_seed(seed_from(0, "export", *size))
     coarse = torch.rand(batch, 3, 8, 8, generator=generator)
@@ -168,37 +175,38 @@ def _images(size: tuple[int, int, int]) -> Tensor:
 
 
 def _reason(error: Exception) -> str:
+    """The first line of an error, shortened."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return textwrap.shorten(lines[0], 160, placeholder="…")
 
 
-def _words(size: tuple[int, int, int]) -> str:
+def _size_text(size: Size) -> str:
     return f"{size[2]}×{size[1]} in a batch of {size[0]}"
 
 
 @contextmanager
-def _whole_numbers() -> Iterator[None]:
-    """timm finds "same" paddings by dividing to fractions and rounding up, which pt2 cannot record; integers it can."""
+def _integer_padding() -> Iterator[None]:
+    """Compute timm's "same" padding with integers: torch.export cannot record its rounding up of fractions."""
 
     def same_padding(x: int, kernel_size: int, stride: int, dilation: int) -> Any:
         return torch.sym_max((-(-x // stride) - 1) * stride + (kernel_size - 1) * dilation + 1 - x, 0)
 
-    usual = timm.layers.padding.get_same_padding
+    original = timm.layers.padding.get_same_padding
     timm.layers.padding.get_same_padding = same_padding
     try:
         yield
     finally:
-        timm.layers.padding.get_same_padding = usual
+        timm.layers.padding.get_same_padding = original
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Exporters talk a lot about what does not concern the person waiting."""
-    usual = logging.root.manager.disable
+    """Silence the exporters' warnings: they concern the exporters' own developers."""
+    original = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.disable(usual)
+        logging.disable(original)

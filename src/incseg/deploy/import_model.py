@@ -1,7 +1,7 @@
-"""Models trained elsewhere: any smp model, torchvision's DeepLab and FCN, with their class list.
+"""``incseg import``: convert models of segmentation-models-pytorch (smp), and torchvision's DeepLab and FCN.
 
-Weights are copied into a segmenter that must then say what the original says, so that a model that cannot be taken over
-is refused rather than changed.
+The weights are copied into a segmenter, whose outputs must then equal the original's: a model that cannot be converted
+faithfully is refused.
 """
 
 import copy
@@ -22,20 +22,20 @@ from incseg.models.pretrained import read_state
 from incseg.models.torchvision_models import NAMES, Parts
 
 Statistics = Sequence[float] | None
-# Arguments of an smp model that are no options of its decoder: heads and weights come from the model itself.
+# Arguments of an smp model that are not options of its decoder.
 NOT_OPTIONS = {"encoder_name", "encoder_weights", "in_channels", "classes", "activation", "aux_params"}
-TOLERANCE = 1e-4  # of the largest logit
+TOLERANCE = 1e-4  # relative to the largest logit
 
 
 def from_smp(model: nn.Module, classes: Sequence[str], mean: Statistics = None, std: Statistics = None) -> Model:
-    """Take over a model of segmentation-models-pytorch.
+    """Convert a model of segmentation-models-pytorch.
 
     Args:
-        model: any smp model whose head ends in one convolution; it stays as it is.
+        model: any smp model whose head has one convolution; it is not changed.
         classes: the names of its channels, background first.
-        mean: what it expects images, scaled to 0 … 1, to be normalised with; ImageNet's, or what timm says of its
-            encoder, unless given.
-        std: likewise.
+        mean: mean of each colour over the images it was trained on, scaled to 0 … 1; by default timm's value for its
+            encoder, or else ImageNet's.
+        std: likewise the standard deviation.
     """
     config: dict[str, Any] = dict(getattr(model, "config", {}))
     decoder = type(model).__name__.lower()
@@ -43,7 +43,7 @@ def from_smp(model: nn.Module, classes: Sequence[str], mean: Statistics = None, 
         raise InputError(f"a {type(model).__name__} is not a model of segmentation-models-pytorch.")
     if config.get("in_channels", 3) != 3:
         raise InputError(
-            f"the model looks at {config['in_channels']} channels: incseg's look at three, red green blue."
+            f"the model expects {config['in_channels']} input channels: incseg supports three, red, green and blue."
         )
     original = copy.deepcopy(model).cpu().eval()
     head = original.get_submodule("segmentation_head")
@@ -54,7 +54,7 @@ def from_smp(model: nn.Module, classes: Sequence[str], mean: Statistics = None, 
         )
     for name, layer in head.named_children():
         if isinstance(layer, smp.base.modules.Activation):
-            setattr(head, name, nn.Identity())  # networks here return logits
+            setattr(head, name, nn.Identity())  # our segmenters return logits
     architecture = Architecture(
         encoder=config["encoder_name"],
         decoder=decoder,
@@ -63,42 +63,42 @@ def from_smp(model: nn.Module, classes: Sequence[str], mean: Statistics = None, 
         classifier_kernel=convolutions[0].kernel_size[0],
         align_corners=True,
     )
-    return _adapted(original, original, convolutions[0], architecture, classes, mean, std)
+    return _convert(original, original, convolutions[0], architecture, classes, mean, std)
 
 
 def from_torchvision(
     model: nn.Module, classes: Sequence[str], mean: Statistics = None, std: Statistics = None
 ) -> Model:
-    """Take over torchvision's deeplabv3 or fcn; an auxiliary classifier is left behind.
+    """Convert torchvision's deeplabv3 or fcn, without its auxiliary classifier.
 
     Args:
-        model: deeplabv3 or fcn, as torchvision.models.segmentation builds them; it stays as it is.
+        model: deeplabv3 or fcn, as torchvision.models.segmentation builds them; it is not changed.
         classes: the names of its channels, background first.
-        mean: what it expects images, scaled to 0 … 1, to be normalised with; ImageNet's unless given.
-        std: likewise.
+        mean: mean of each colour over the images it was trained on, scaled to 0 … 1; ImageNet's by default.
+        std: likewise the standard deviation.
     """
     name = next((name for name in NAMES if _same_shape(model, name)), None)
     if name is None:
-        raise InputError(f"a {type(model).__name__} of this shape is none of torchvision's {', '.join(NAMES)}.")
+        raise InputError(f"this {type(model).__name__} is not one of torchvision's {', '.join(NAMES)}.")
     original = copy.deepcopy(model).cpu().eval()
     decoder, _, encoder = name.partition("_")
     architecture = Architecture(encoder=encoder, decoder=decoder, output_stride=8, library="torchvision")
     parts = Parts(original)
     last = parts.segmentation_head
     assert isinstance(last, nn.Conv2d)
-    return _adapted(original, parts, last, architecture, classes, mean, std)
+    return _convert(original, parts, last, architecture, classes, mean, std)
 
 
 def read_checkpoint(
     checkpoint: Path, kind: str | None, encoder: str, classes: Sequence[str], mean: Statistics, std: Statistics
 ) -> Model:
-    """Build the network that ``kind`` names, fill it with a file's weights and take it over.
+    """Build the network that ``kind`` names, load a file's weights into it and convert it.
 
     Args:
         checkpoint: a ``.safetensors`` or ``.pth`` file of weights by name, or a folder written by smp's
             ``save_pretrained``.
-        kind: ``smp:unet``, ``torchvision:deeplabv3_resnet50`` …; a folder needs none.
-        encoder: for smp.
+        kind: ``smp:unet``, ``torchvision:deeplabv3_resnet50`` …; not needed for a folder.
+        encoder: the encoder of an smp model.
         classes: the names of its channels, background first.
         mean: see :func:`from_smp`.
         std: likewise.
@@ -108,23 +108,23 @@ def read_checkpoint(
         try:
             return from_smp(smp.from_pretrained(str(checkpoint)), classes, mean, std)
         except (OSError, KeyError, ValueError, RuntimeError, TypeError) as error:
-            raise InputError(f"{checkpoint} is not a folder of smp's save_pretrained ({error}).") from error
+            raise InputError(f"{checkpoint} was not written by smp's save_pretrained ({error}).") from error
     library, _, name = (kind or "").partition(":")
     if library == "smp" and name.lower() in smp.MODEL_ARCHITECTURES_MAPPING:
-        # Built by a segmenter first, for its sentence about an encoder that does not exist.
+        # A segmenter is built only for its error message, in case the encoder does not exist.
         Segmenter(Architecture(encoder=encoder, decoder=name), [len(classes)])
         model: nn.Module = smp.create_model(name, encoder_name=encoder, encoder_weights=None, classes=len(classes))
-        return from_smp(_filled(model, checkpoint), classes, mean, std)
+        return from_smp(_load_weights(model, checkpoint), classes, mean, std)
     if library == "torchvision" and name in NAMES:
         model = getattr(zoo, name)(weights=None, weights_backbone=None, num_classes=len(classes), aux_loss=False)
-        return from_torchvision(_filled(model, checkpoint), classes, mean, std)
+        return from_torchvision(_load_weights(model, checkpoint), classes, mean, std)
     kinds = [f"smp:{name}" for name in sorted(smp.MODEL_ARCHITECTURES_MAPPING)] + [
         f"torchvision:{name}" for name in NAMES
     ]
     raise InputError(f"--kind '{kind or ''}' is not known: choose from {', '.join(kinds)}.{closest(kind or '', kinds)}")
 
 
-def _adapted(
+def _convert(
     original: nn.Module,
     parts: Any,
     last: nn.Conv2d,
@@ -133,16 +133,18 @@ def _adapted(
     mean: Statistics,
     std: Statistics,
 ) -> Model:
-    """A segmenter with the weights of ``parts``, that has proved to say what the original says."""
+    """A model with the weights of ``parts``, after a check that its outputs equal the original's."""
     _check_classes(classes)
     if last.out_channels != len(classes):
         raise InputError(
-            f"the model has {last.out_channels} channels, and the class list {len(classes)} names: they must be as "
-            "many, background first."
+            f"the model has {last.out_channels} output channels, but the class list has {len(classes)} names: give one "
+            "name per channel, background first."
         )
     for name, numbers in (("mean", mean), ("std", std)):
         if numbers is not None and (len(numbers) != 3 or (name == "std" and min(numbers) <= 0)):
-            raise InputError(f"{name} must be three numbers, for red, green and blue, not {tuple(numbers)}.")
+            raise InputError(
+                f"{name} must be three numbers, for red, green and blue (std above 0), not {tuple(numbers)}."
+            )
     segmenter = Segmenter(architecture, [len(classes)], mean, std)
     segmenter.encoder.load_state_dict(parts.encoder.state_dict())
     segmenter.decoder.load_state_dict(parts.decoder.state_dict())
@@ -150,40 +152,51 @@ def _adapted(
     bias = last.bias if last.bias is not None else torch.zeros(len(classes))
     head.load_state_dict({"weight": last.weight, "bias": bias})
     segmenter.eval()
-    _require_same(original, segmenter)
+    _check_same_outputs(original, segmenter)
     return Model(segmenter, tuple(name.strip() for name in classes))
 
 
 @torch.no_grad()
-def _require_same(original: nn.Module, segmenter: Segmenter) -> None:
+def _check_same_outputs(original: nn.Module, segmenter: Segmenter) -> None:
     images = torch.randint(0, 256, (2, 3, 128, 160), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    said = original(segmenter.normalise(images))
-    expected: Tensor = said["out"] if isinstance(said, Mapping) else said[0] if isinstance(said, tuple) else said
+    expected = _logits(original(segmenter.normalise(images)))
     found = segmenter.segment(images)
-    if expected.shape != found.shape or not torch.allclose(
-        found, expected, atol=TOLERANCE * float(expected.abs().max())
-    ):
-        apart = f"by up to {float((found - expected).abs().max()):.2g}" if expected.shape == found.shape else "in size"
-        raise InputError(f"this model cannot be taken over: what incseg makes of it differs from the original {apart}.")
+    if expected.shape != found.shape:
+        difference = "in size"
+    elif not torch.allclose(found, expected, atol=TOLERANCE * float(expected.abs().max())):
+        difference = f"by up to {float((found - expected).abs().max()):.2g}"
+    else:
+        return
+    raise InputError(
+        f"this model cannot be converted: the outputs after conversion differ from the original's {difference}."
+    )
+
+
+def _logits(output: Any) -> Tensor:
+    """torchvision returns a dictionary, smp a tensor, or a tuple if it has an auxiliary head."""
+    logits: Tensor = (
+        output["out"] if isinstance(output, Mapping) else output[0] if isinstance(output, tuple) else output
+    )
+    return logits
 
 
 def _check_classes(classes: Sequence[str]) -> None:
     if len(classes) < 2:
         raise InputError(
-            f"the class list names {len(classes)} classes: it must name the background and at least one more."
+            f"the class list has {len(classes)} names: it must name the background and at least one class."
         )
     if plain(classes[0]) not in BACKGROUND_NAMES:
         raise InputError(
-            f"the first class is '{classes[0]}', but channel 0 must be the background, called 'background': it is "
-            "what new classes are learnt from, so a model without one cannot be extended."
+            f"the first class is '{classes[0]}', but channel 0 must be the background, called 'background': new "
+            "classes are learnt from it, so a model without one cannot be extended."
         )
     doubled = sorted({name for name in classes if [plain(other) for other in classes].count(plain(name)) > 1})
     if doubled:
-        raise InputError(f"the class list names '{doubled[0]}' twice: every class needs a name of its own.")
+        raise InputError(f"the class list names '{doubled[0]}' twice: every class needs its own name.")
 
 
 def _same_shape(model: nn.Module, name: str) -> bool:
-    """Whether a model is of that kind, whatever its number of classes and its auxiliary classifier."""
+    """Whether a model has the shapes of that kind, apart from its number of classes and auxiliary classifier."""
     with torch.device("meta"):
         kind: nn.Module = getattr(zoo, name)(weights=None, weights_backbone=None, num_classes=1, aux_loss=False)
 
@@ -195,9 +208,9 @@ def _same_shape(model: nn.Module, name: str) -> bool:
     return type(model) is type(kind) and shapes(model) == shapes(kind)
 
 
-def _filled(model: nn.Module, checkpoint: Path) -> nn.Module:
+def _load_weights(model: nn.Module, checkpoint: Path) -> nn.Module:
     state = {name: tensor for name, tensor in read_state(checkpoint).items() if not name.startswith("aux_classifier.")}
-    for prefix in ("module.", "model."):  # what training loops wrap around a network
+    for prefix in ("module.", "model."):  # prefixes that training loops add
         if state and all(name.startswith(prefix) for name in state):
             state = {name.removeprefix(prefix): tensor for name, tensor in state.items()}
     try:

@@ -1,9 +1,17 @@
-"""``MODEL_CARD.md``: what a model knows, how it came to know it, how well, and how to use it."""
+"""``MODEL_CARD.md``: what a model recognises, how it was trained, how well it does, and how to use it.
+
+The text is ``model_card.md`` beside this file; its YAML header follows the conventions of the Hugging Face Hub.
+"""
 
 import json
+import re
+import shlex
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
+
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from incseg.console import Table, percent
 from incseg.deploy.model import Model
@@ -11,96 +19,119 @@ from incseg.files import replacing
 from incseg.metrics import nan_if_none
 from incseg.run_folder import RunFolder
 
+TAGS = ["semantic-segmentation", "class-incremental-learning", "continual-learning", "pytorch"]
+TASK = "image-segmentation"
+METRIC = "mean_iou"
+
 
 def write_card(model: Model, folder: Path, comparison: Table | None = None) -> None:
-    """Describe a model in its folder, with a comparison of before and after its last step, if there is one."""
+    """Describe a model in its folder, with a table of IoU before and after its last step if there is one."""
     with replacing(RunFolder(folder).model_card) as temporary:
         temporary.write_text(model_card(model, folder, comparison), encoding="utf-8")
 
 
 def model_card(model: Model, folder: Path, comparison: Table | None = None) -> str:
-    """The card as Markdown, with the same facts as JSON at its end."""
-    architecture, lessons = model.segmenter.architecture, _lessons(model)
+    """The card as Markdown with a YAML header; the facts are repeated as JSON at the end."""
+    architecture, steps = model.segmenter.architecture, _steps(model)
     parameters = sum(p.numel() for p in model.segmenter.parameters())
     facts = {
         "classes": list(model.classes),
         "architecture": architecture.model_dump(mode="json"),
         "parameters": parameters,
-        "history": lessons,
+        "history": steps,
     }
-    parts = [
-        f"# {folder.name}",
-        f"A segmentation network for {len(model.classes) - 1} classes and background, made with incseg: "
-        f"{architecture.decoder} on {architecture.encoder}, {parameters / 1e6:.1f} million parameters.",
-        "## How it learnt\n\n" + _history_table(lessons),
-        "## What it knows\n\n" + _class_table(model.classes, lessons),
-        "IoU is measured after each step on the validation images of that step, on the classes labelled there; "
-        "a dash means that no validation image labels the class. Numbers of different steps may stem from different "
-        "images.",
-        *_comparison(comparison),
-        "## How to use it\n\n" + _usage(folder),
-        "## The same for machines\n\n```json\n" + json.dumps(facts, indent=1, ensure_ascii=False) + "\n```",
-    ]
-    return "\n\n".join(parts) + "\n"
+    card = ModelCard.from_template(
+        _header(folder.name, steps[-1]),
+        template_str=(resources.files("incseg.deploy") / "model_card.md").read_text(encoding="utf-8"),
+        name=escaped(folder.name),
+        num_classes=len(model.classes) - 1,
+        architecture=escaped(f"{architecture.decoder} on {architecture.encoder}"),
+        parameters=f"{parameters / 1e6:.1f}",
+        history_table=_history_table(steps),
+        class_table=_class_table(model.classes, steps),
+        comparison_table=_markdown_table(comparison.headers, comparison.rows) if comparison else "",
+        comparison_note=escaped(comparison.note) if comparison else "",
+        folder_in_shell=shlex.quote(str(folder)),
+        folder_in_python=json.dumps(folder.as_posix(), ensure_ascii=False),
+        facts=json.dumps(facts, indent=1, ensure_ascii=False),
+    )
+    return f"{str(card).rstrip()}\n"
 
 
-def _lessons(model: Model) -> list[dict[str, Any]]:
-    """One entry per step. A model from elsewhere has no record of its first classes, only their names."""
+def escaped(text: str) -> str:
+    r"""Text from outside as one line of Markdown that shows it literally: no markup, no HTML, no table cell ends in it.
+
+    >>> print(escaped("a|b <b>*c*</b>"))
+    a\|b \<b\>\*c\*\</b\>
+    """
+    return re.sub(r"([\\`*_\[\]<>|~&$!])", r"\\\1", _one_line(text))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _steps(model: Model) -> list[dict[str, Any]]:
+    """One entry per step. Of a model trained elsewhere only the names of its first classes are known."""
     recorded = [dict(record) for record in model.history]
     known = sum(len(record["new_classes"]) for record in recorded)
     before = list(model.classes[1 : len(model.classes) - known])
     return [{"new_classes": before, "method": "trained elsewhere"}, *recorded] if before else recorded
 
 
-def _history_table(lessons: Sequence[Mapping[str, Any]]) -> str:
+def _header(name: str, last_step: Mapping[str, Any]) -> ModelCardData:
+    """The metadata that the Hub reads, with the mIoU after the last step where it was measured."""
+    dataset = _one_line(str(last_step.get("data", "")))
+    scores = {group: last_step.get("miou", {}).get(group) for group in ("all", "old", "new")}
+    results = [
+        EvalResult(
+            task_type=TASK,
+            dataset_type=dataset,
+            dataset_name=dataset,
+            metric_type=METRIC,
+            metric_name=f"mIoU of {group} classes",
+            metric_value=round(value, 4),
+        )
+        for group, value in scores.items()
+        if value is not None and dataset
+    ]
+    return ModelCardData(
+        library_name="incseg",
+        pipeline_tag=TASK,
+        tags=TAGS,
+        metrics=[METRIC],
+        model_name=_one_line(name) or "model",
+        eval_results=results or None,
+    )
+
+
+def _history_table(steps: Sequence[Mapping[str, Any]]) -> str:
     rows = [
         [
             str(index),
-            ", ".join(lesson["new_classes"]),
-            str(lesson["method"]),
-            str(lesson.get("data", "–")),
-            str(lesson.get("training_images", "–")),
-            str(lesson.get("validation_images", "–")),
-            *(percent(nan_if_none(lesson.get("miou", {}).get(group))) for group in ("old", "new", "all")),
+            ", ".join(step["new_classes"]),
+            str(step["method"]),
+            *(str(step.get(fact, "–")) for fact in ("data", "training_images", "validation_images")),
+            *(percent(nan_if_none(step.get("miou", {}).get(group))) for group in ("old", "new", "all")),
         ]
-        for index, lesson in enumerate(lessons)
+        for index, step in enumerate(steps)
     ]
     headers = ["step", "new classes", "method", "data", "images", "validation", "old mIoU", "new mIoU", "all mIoU"]
-    return _markdown(headers, rows)
+    return _markdown_table(headers, rows)
 
 
-def _class_table(classes: Sequence[str], lessons: Sequence[Mapping[str, Any]]) -> str:
-    """One row per class: since when, and its IoU after every step."""
+def _class_table(classes: Sequence[str], steps: Sequence[Mapping[str, Any]]) -> str:
+    """One row per class: the step that taught it, and its IoU after every step."""
     rows = []
     for channel, name in enumerate(classes):
-        since = next((str(i) for i, lesson in enumerate(lessons) if name in lesson["new_classes"]), "–")
-        values = [nan_if_none(lesson.get("iou", {}).get(name)) for lesson in lessons]
+        since = next((str(index) for index, step in enumerate(steps) if name in step["new_classes"]), "–")
+        values = [nan_if_none(step.get("iou", {}).get(name)) for step in steps]
         rows.append([str(channel), name, since, *map(percent, values)])
-    return _markdown(["id", "class", "since step", *(f"IoU after {index}" for index in range(len(lessons)))], rows)
+    headers = ["id", "class", "since step", *(f"IoU after step {index}" for index in range(len(steps)))]
+    return _markdown_table(headers, rows)
 
 
-def _comparison(table: Table | None) -> list[str]:
-    if table is None:
-        return []
-    title = "## Before and after the last step, on the same images (IoU, %)"
-    return [title, _markdown(table.headers, table.rows), *filter(None, [table.note])]
-
-
-def _markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [headers, ["---"] * len(headers), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+def _markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [[escaped(cell) for cell in line] for line in (headers, *rows)]
+    lines.insert(1, ["---"] * len(headers))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _usage(folder: Path) -> str:
-    return f"""```bash
-incseg predict {folder} IMAGES --out predictions
-incseg extend {folder} --data NEWDATA --out BIGGER
-incseg export {folder} --out model.onnx
-```
-
-```python
-import incseg
-
-prediction = incseg.load("{folder.as_posix()}").predict("image.jpg")
-print(prediction.areas)
-```"""

@@ -1,4 +1,4 @@
-"""``incseg predict``: a model looks at many files; one that is broken does not stop the rest."""
+"""``incseg predict``: segment many files; a file that cannot be read does not stop the others."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +18,7 @@ from incseg.models.segmenter import STRIDE
 
 @dataclass
 class Tally:
-    """What became of the files."""
+    """How many files were segmented, and which could not be read."""
 
     written: int = 0
     failed: list[str] = field(default_factory=list)
@@ -33,9 +33,9 @@ def predict_files(
     tile: int = TILE,
     console: Console | None = None,
 ) -> None:
-    """Segment files, folders and patterns; three files per image go to ``out``.
+    """Segment files, folders and patterns; three files per image are written to ``out``.
 
-    What cannot be read is named at once and counted at the end, in an :class:`IncompleteError`.
+    A file that cannot be read is reported at once, and again at the end in an :class:`IncompleteError`.
     """
     if tile % STRIDE or tile <= OVERLAP:
         raise InputError(f"a tile of {tile} pixels is not possible: use a multiple of {STRIDE} above {OVERLAP}.")
@@ -55,7 +55,7 @@ def predict_files(
                 prediction.save(out / file.name)
                 tally.written += 1
             progress.update(task, completed=tally.written + len(tally.failed))
-    console.print(f"{tally.written} of {len(files)} images segmented: {out}", highlight=False, soft_wrap=True)
+    console.say(f"{tally.written} of {len(files)} images segmented: {out}")
     if tally.failed:
         raise IncompleteError(
             f"{len(tally.failed)} of {len(files)} images could not be read: {', '.join(tally.failed)}"
@@ -65,7 +65,7 @@ def predict_files(
 def _batches(
     files: Sequence[ImageFile], size: int, tally: Tally, console: Console
 ) -> Iterator[list[tuple[ImageFile, Pixels]]]:
-    """Read the next few files while the model is busy with the last; name what cannot be read."""
+    """Read the next batch while the model works on the last one; report files that cannot be read."""
 
     def read(file: ImageFile) -> Pixels | InputError:
         try:
@@ -76,14 +76,14 @@ def _batches(
     with ThreadPoolExecutor(max_workers=size) as pool:
         chunks = [files[start : start + size] for start in range(0, len(files), size)]
         waiting = [pool.submit(read, file) for file in chunks[0]]
-        for index, chunk in enumerate(chunks):
+        for chunk, following in zip(chunks, [*chunks[1:], []], strict=True):
             results = [future.result() for future in waiting]
-            waiting = [pool.submit(read, file) for file in (chunks[index + 1] if index + 1 < len(chunks) else [])]
+            waiting = [pool.submit(read, file) for file in following]
             batch = []
             for file, result in zip(chunk, results, strict=True):
                 if isinstance(result, InputError):
                     tally.failed.append(str(file.path))
-                    console.print(f"left out: {result}", highlight=False, markup=False, soft_wrap=True)
+                    console.say(f"left out: {result}")
                 else:
                     batch.append((file, result))
             if batch:

@@ -1,4 +1,4 @@
-"""What a model says of one image: ids per pixel, areas per class, and a picture for people."""
+"""The prediction for one image: a class id per pixel, the area of each class, and an overlay to look at."""
 
 import json
 import math
@@ -17,10 +17,10 @@ from incseg.files import replacing
 from incseg.images import Pixels, index_image, palette
 from incseg.protocol import BACKGROUND
 
-STRIP = 256  # rows coloured at a time: large images need no large arrays of fractions
+STRIP = 256  # rows coloured at a time, so that large images need no large float arrays
 READABLE = 360  # pixels: smaller images are magnified, so that they and their legend can be read
 JPEG_LIMIT = 60_000  # pixels per side, with room for a legend; JPEG ends at 65 500
-FILL = 0.5  # how much of a class's colour covers the image; its outline covers it wholly
+FILL = 0.5  # opacity of a class's colour; its outline is opaque
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Prediction:
 
     @property
     def areas(self) -> dict[str, float]:
-        """The share of the image that each class covers, background included, by name."""
+        """The share of the image that each class covers, by name, background included."""
         counts = np.bincount(self.ids.ravel(), minlength=len(self.classes))
         return {name: float(count) / self.ids.size for name, count in zip(self.classes, counts, strict=True)}
 
     def to_json(self) -> dict[str, Any]:
-        """Size and areas as they are written beside the pictures."""
+        """Size and areas, as written to the JSON file."""
         height, width = self.ids.shape
         classes = {
             name: {"id": channel, "pixels": round(share * self.ids.size), "share": round(share, 6)}
@@ -57,19 +57,19 @@ class Prediction:
         return index_image(self.ids)
 
     def overlay(self, shown: Collection[str] | None = None) -> Image.Image:
-        """The image with its classes in colour, those named in ``shown`` only, if given; background stays as it is."""
+        """The image with its classes in colour, or only those named in ``shown``; background is not coloured."""
         visible = np.array([name in shown if shown is not None else True for name in self.classes])
         visible[BACKGROUND] = False
         ids = np.where(visible[self.ids], self.ids, BACKGROUND).astype(np.uint8)
-        outline, colours, picture = _outline(ids), palette().astype(np.float32), self.image.copy()
+        outline, colours, pixels = _outline(ids), palette().astype(np.float32), self.image.copy()
         for start in range(0, len(ids), STRIP):
             rows = slice(start, start + STRIP)
-            strength = np.where(outline[rows], 1, FILL) * (ids[rows] != BACKGROUND)
-            picture[rows] = (picture[rows] + strength[..., None] * (colours[ids[rows]] - picture[rows])).round()
-        return Image.fromarray(picture)
+            opacity = np.where(outline[rows], 1, FILL) * (ids[rows] != BACKGROUND)
+            pixels[rows] = (pixels[rows] + opacity[..., None] * (colours[ids[rows]] - pixels[rows])).round()
+        return Image.fromarray(pixels)
 
     def picture(self) -> Image.Image:
-        """The overlay with a legend of what it shows below; small images are magnified."""
+        """The overlay above a legend of the classes in it; small images are magnified."""
         found = {name: share for name, share in list(self.areas.items())[1:] if share > 0}
         overlay = magnified(self.overlay())
         overlay.thumbnail((JPEG_LIMIT, JPEG_LIMIT))
@@ -92,15 +92,15 @@ class Prediction:
         return paths
 
 
-def magnified(picture: Image.Image) -> Image.Image:
-    """A picture that can be seen: small ones as many times as large as is needed, pixel by pixel."""
-    factor = -(-READABLE // max(picture.size))
-    size = (factor * picture.width, factor * picture.height)
-    return picture.resize(size, Image.Resampling.NEAREST) if factor > 1 else picture
+def magnified(image: Image.Image) -> Image.Image:
+    """A small image enlarged by a whole factor, so that it can be seen; a large one as it is."""
+    factor = -(-READABLE // max(image.size))
+    size = (factor * image.width, factor * image.height)
+    return image.resize(size, Image.Resampling.NEAREST) if factor > 1 else image
 
 
 def percentage(share: float) -> str:
-    """For people: 12.3 %, and < 0.1 % for what is there but hardly.
+    """A share as text, with < 0.1 % for what is small but not zero.
 
     >>> percentage(0.1234), percentage(0.0001), percentage(0)
     ('12.3 %', '< 0.1 %', '0.0 %')
@@ -117,7 +117,10 @@ def _outline(ids: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 
 def _legend(entries: dict[str, tuple[int, float]], width: int) -> Image.Image:
-    """A white strip of that width with the colour, name and share of each class, in as many lines as needed."""
+    """A white strip of that width with the colour, name and share of each class, on as many lines as needed.
+
+    ``entries``: channel and share by name.
+    """
     size = max(10, round(width / 60))
     font, line, gap = _font(size), round(1.8 * size), size
     texts = {name: f"{name} {percentage(share)}" for name, (_, share) in entries.items()} or {"": "only background"}
@@ -140,5 +143,5 @@ def _legend(entries: dict[str, tuple[int, float]], width: int) -> Image.Image:
 
 @cache
 def _font(size: int) -> ImageFont.FreeTypeFont:
-    """The font that comes with matplotlib knows more alphabets than Pillow's."""
+    """Matplotlib's font: it covers more alphabets than Pillow's."""
     return ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", size)

@@ -1,4 +1,4 @@
-"""Images too large for one look: overlapping tiles whose logits are blended, with memory for a few tiles only."""
+"""Prediction on images of any size: large ones as overlapping tiles whose logits are blended, in little memory."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from incseg.models import Segmenter
 from incseg.models.segmenter import STRIDE
 
 TILE, OVERLAP = 1024, 256
-MARGIN = 64  # pixels along a tile's inner edges that do not count: what lies behind the edge is missing there
+MARGIN = 64  # pixels along a tile's inner edges with weight 0: the network lacks the context beyond the edge there
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,14 @@ class Span:
     start: int
     stop: int
     settled: int
-    """Up to here, once this tile is added, nothing more is to come."""
+    """Up to here the sum is complete once this tile is added; the rest overlaps the next tile."""
     weight: Tensor
 
 
 def predict_ids(segmenter: Segmenter, images: Tensor, tile: int = TILE, overlap: int = OVERLAP) -> Tensor:
     """(B, 3, H, W) uint8 of any size → (B, H, W) uint8 channels, on the CPU.
 
-    Images that fit into a tile are seen whole, as a batch; larger ones tile by tile.
+    Images that fit into a tile are predicted whole, as a batch; larger ones tile by tile.
     """
     if max(images.shape[-2:]) <= tile:
         return segmenter.segment(images.to(segmenter.mean.device)).argmax(dim=1).to("cpu", torch.uint8)
@@ -37,13 +37,15 @@ def predict_ids(segmenter: Segmenter, images: Tensor, tile: int = TILE, overlap:
 
 
 def _by_tiles(segmenter: Segmenter, image: Tensor, tile: int, overlap: int) -> Tensor:
-    """Row by row of tiles. Of a row's logits, only those that the next row overlaps are kept.
+    """Go through the tiles row by row, and keep of a row's logits only those that the next row overlaps.
 
-    Tiles start at multiples of the network's stride, so that each pixel meets the grid as it would in the whole image.
+    Tiles start at multiples of the network's stride, so that every pixel has the same place on the network's grid as in
+    the whole image.
     """
     height, width = image.shape[-2:]
     missing = ((0, 0), (0, -height % STRIDE), (0, -width % STRIDE))
-    padded = torch.from_numpy(np.pad(image.numpy(), missing, mode="edge"))  # as segment() pads, but in bytes
+    # As segment() pads, but on bytes: a float copy of the whole image would need four times its memory.
+    padded = torch.from_numpy(np.pad(image.numpy(), missing, mode="edge"))
     columns = spans(padded.shape[-1], tile, overlap)
     ids = torch.empty(padded.shape[-2:], dtype=torch.uint8)
     above: Tensor | None = None
@@ -60,7 +62,7 @@ def _by_tiles(segmenter: Segmenter, image: Tensor, tile: int, overlap: int) -> T
 
 
 def _row(segmenter: Segmenter, band: Tensor, row: Span, columns: list[Span]) -> Iterator[tuple[Span, Tensor]]:
-    """The weighted logits of one row of tiles, cut where the next tile begins; each piece is complete along the row."""
+    """The weighted logits of one row of tiles, each with the overlap from the left added, cut where the next begins."""
     left: Tensor | None = None
     device = segmenter.mean.device
     for column in columns:
@@ -76,8 +78,8 @@ def _row(segmenter: Segmenter, band: Tensor, row: Span, columns: list[Span]) -> 
 def spans(length: int, tile: int, overlap: int) -> list[Span]:
     """Cut a length into tiles that start at multiples of 32 and overlap by at least ``overlap``.
 
-    In an overlap the weight passes linearly from one tile to the next, except along the margins, where the nearer
-    tile's edge would be seen.
+    In an overlap the weight moves linearly from one tile to the next, except along the margins, where only the tile
+    with more context counts.
     """
     if length <= tile:
         return [Span(0, length, length, torch.ones(length))]

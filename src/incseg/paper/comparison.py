@@ -1,22 +1,19 @@
-"""Ours beside the paper's: the same groups of classes, counted as the paper counts them."""
+"""Our scores beside the paper's: the same groups of classes, with background counted as the paper's row counts it."""
 
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from incseg.config import RunConfig, flat_settings, load_recipe, merge
 from incseg.console import Table, mean_and_spread
 from incseg.metrics import nan_if_none
-from incseg.paper import EVALUATION, Block, Group, Row, read_tables
-from incseg.paper import Table as PaperTable
+from incseg.paper.tables import Block, ClassGroup, PaperRow, PaperTable, read_tables
 from incseg.run_folder import Run
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One number of the paper and what our runs say."""
+class ComparedScore:
+    """One number of the paper beside those of our runs."""
 
     heading: str
     ours: tuple[float, ...]
@@ -26,85 +23,89 @@ class Cell:
 
     @property
     def difference(self) -> float:
-        """Our mean minus the paper's number, in points."""
+        """Our mean minus the paper's number, in percentage points."""
         return 100 * statistics.fmean(self.ours) - self.paper if self.ours else math.nan
 
 
 @dataclass(frozen=True)
-class Line:
-    """A row of the paper, the runs that repeat it, and its numbers for one protocol."""
+class ComparedRow:
+    """A row of the paper, the runs that repeat it, and its scores under one protocol."""
 
-    row: Row
+    row: PaperRow
     runs: Sequence[Run]
-    cells: Sequence[Cell]
+    scores: Sequence[ComparedScore]
 
     @property
-    def has_numbers(self) -> bool:
-        """Whether the paper has any for it."""
-        return not all(math.isnan(cell.paper) for cell in self.cells)
+    def is_published(self) -> bool:
+        """Whether the paper has any number for it."""
+        return not all(math.isnan(score.paper) for score in self.scores)
 
 
-Outcome = Sequence[tuple[Block, Sequence[Line]]]
-"""Per protocol, every chosen row with what our runs say."""
+Outcome = Sequence[tuple[Block, Sequence[ComparedRow]]]
+"""Per protocol, every chosen row beside our runs."""
 
 
-def compare(table: PaperTable, block: Block, runs: Mapping[str, Sequence[Run]]) -> list[Line]:
-    """Rows of a protocol's block with the runs given for them, by the row's name.
+def compare(table: PaperTable, block: Block, runs: Mapping[str, Sequence[Run]]) -> list[ComparedRow]:
+    """Compare runs, given by the name of their row, with the rows of a table under one protocol.
 
-    Background is counted in columns of its own: beside all classes always, beside the first ones where a row of the
-    paper counts it there. So each of the paper's numbers stands where ours is counted alike.
+    Scores with background have columns of their own: always for all classes, and for the first group where a row of the
+    paper counts it there. Each of the paper's numbers then stands beside a score of ours that is counted alike.
     """
     rows = [row for row in table.rows if row.name in runs]
     columns = list(_columns(rows, block))
-    return [Line(row, runs[row.name], [_cell(table, row, block, c, runs[row.name]) for c in columns]) for row in rows]
+    return [
+        ComparedRow(row, runs[row.name], [_score(table, row, block, column, runs[row.name]) for column in columns])
+        for row in rows
+    ]
 
 
-Column = tuple[str, Group | None, bool]  # the paper's heading, its classes if it is a score, with background or not
+Column = tuple[str, ClassGroup | None, bool]
+"""The paper's heading, its classes if it is a score, and whether background is counted."""
 
 
-def _columns(rows: Sequence[Row], block: Block) -> Iterator[Column]:
+def _columns(rows: Sequence[PaperRow], block: Block) -> Iterator[Column]:
     groups = {group.label: group for group in block.scores}
     for label in block.groups:
         group = groups.get(label)
         yield label, group, False
         if group is not None and group.first == 1:
             is_all = group.last == block.num_foreground
-            if is_all or any(_counts(row, block, group) for row in rows):
+            if is_all or any(_counts_background(row, block, group) for row in rows):
                 yield label, group, True
 
 
-def _cell(table: PaperTable, row: Row, block: Block, column: Column, runs: Sequence[Run]) -> Cell:
+def _score(table: PaperTable, row: PaperRow, block: Block, column: Column, runs: Sequence[Run]) -> ComparedScore:
     label, group, with_background = column
-    counted_so = group is None or _counts(row, block, group) == with_background
-    paper = table.score(row, block, label) if counted_so else None
+    counted_alike = group is None or _counts_background(row, block, group) == with_background
+    paper = table.score(row, block, label) if counted_alike else None
     ours = [run.group(group.first, group.last, with_background) for run in runs] if group else []
     heading = f"{label}+bg" if with_background else label
-    return Cell(heading, tuple(ours), nan_if_none(paper))
+    return ComparedScore(heading, tuple(ours), nan_if_none(paper))
 
 
-def _counts(row: Row, block: Block, group: Group) -> bool:
+def _counts_background(row: PaperRow, block: Block, group: ClassGroup) -> bool:
     """Whether a row counts background in a group."""
     where = row.counts_background(block.protocol)
     return group.first == 1 and (where == "first" or (where == "all" and group.last == block.num_foreground))
 
 
-def as_table(title: str, lines: Sequence[Line]) -> Table:
-    """Three lines per row: ours (of several seeds the mean and the deviation), the paper's, and the difference."""
-    rows = []
-    for line in lines:
-        seeds = f"ours ({len(line.runs)})" if len(line.runs) > 1 else "ours"
-        if line.runs:
-            rows.append([line.row.label, seeds, *(mean_and_spread(cell.ours) for cell in line.cells)])
-        if not line.runs or line.has_numbers:
-            rows.append(["" if line.runs else line.row.label, "paper", *(_number(cell.paper) for cell in line.cells)])
-        if line.runs and line.has_numbers:
-            rows.append(["", "Δ", *(_signed(cell.difference) for cell in line.cells)])
-    headings = [cell.heading for cell in lines[0].cells] if lines else []
-    return Table(title, ["method", "", *headings], rows, "; ".join(_deviation_notes(lines)))
+def as_table(title: str, rows: Sequence[ComparedRow]) -> Table:
+    """Up to three lines per row: ours (mean and standard deviation over seeds), the paper's, and the difference."""
+    lines = []
+    for row in rows:
+        ours = f"ours ({len(row.runs)})" if len(row.runs) > 1 else "ours"
+        if row.runs:
+            lines.append([row.row.label, ours, *(mean_and_spread(score.ours) for score in row.scores)])
+        if not row.runs or row.is_published:
+            lines.append(["" if row.runs else row.row.label, "paper", *(_number(score.paper) for score in row.scores)])
+        if row.runs and row.is_published:
+            lines.append(["", "Δ", *(_signed(score.difference) for score in row.scores)])
+    headings = [score.heading for score in rows[0].scores] if rows else []
+    return Table(title, ["method", "", *headings], lines, "; ".join(_deviation_notes(rows)))
 
 
 def _number(value: float) -> str:
-    """With one digit, or two where the paper prints two."""
+    """With one decimal, or two where the paper prints two."""
     return "–" if math.isnan(value) else f"{value:.2f}".removesuffix("0")
 
 
@@ -112,37 +113,21 @@ def _signed(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:+.1f}".replace("-", "−")
 
 
-def _deviation_notes(lines: Iterable[Line]) -> list[str]:
-    """In what the runs differ from the published recipe; rows that differ alike are named together."""
-    found: dict[str, list[str]] = {}
-    for line in lines:
-        for run in line.runs:
-            words = ", ".join(deviations(run.settings, line.row, published(line.row, run.protocol, run.seed)))
-            if words and line.row.label not in found.setdefault(words, []):
-                found[words].append(line.row.label)
-    return [f"{', '.join(rows)}: not the published recipe: {words}" for words, rows in found.items()]
-
-
-def published(row: Row, protocol: str, seed: int) -> RunConfig:
-    """The recipe that the paper's row stands for under a protocol, scored as the paper scores."""
-    return load_recipe(protocol, {**merge(EVALUATION, row.settings), "method": row.method, "seed": seed})
-
-
-def deviations(settings: Mapping[str, Any], row: Row, recipe: RunConfig) -> list[str]:
-    """Every setting of a run that is not the recipe's, in words; but for what the row leaves to the person."""
-    expected = flat_settings(recipe)
-    aside = {"protocol", "method", "seed", f"settings.{row.needs}"}
-    return [
-        f"{name.removeprefix('settings.')} {settings.get(name, 'default')} (published: {expected.get(name, 'default')})"
-        for name in sorted({*settings, *expected} - aside)
-        if settings.get(name) != expected.get(name)
-    ]
+def _deviation_notes(rows: Iterable[ComparedRow]) -> list[str]:
+    """How the runs differ from the published recipe; rows with the same differences share a note."""
+    labels: dict[str, list[str]] = {}
+    for row in rows:
+        for run in row.runs:
+            differences = ", ".join(row.row.deviations(run.settings, run.protocol, run.seed))
+            if differences and row.row.label not in labels.setdefault(differences, []):
+                labels[differences].append(row.row.label)
+    return [f"{', '.join(names)}: not the published recipe: {text}" for text, names in labels.items()]
 
 
 def beside_the_paper(runs: Sequence[Run]) -> list[Table]:
-    """For runs of a protocol that the paper reports: its tables with the rows of their methods; else nothing.
+    """The paper's tables for the protocol of these runs, with the rows that the runs repeat; empty if there are none.
 
-    A run stands beside the row of its method whose settings are nearest, and the table says what differs.
+    A run is compared with the row of its method whose settings are nearest; the note of the table says what differs.
     """
     protocol = runs[0].protocol
     found: dict[str, dict[str, list[Run]]] = {}
@@ -159,11 +144,11 @@ def beside_the_paper(runs: Sequence[Run]) -> list[Table]:
     return tables
 
 
-def _candidates(run: Run, protocol: str) -> Iterator[tuple[int, PaperTable, Row]]:
+def _candidates(run: Run, protocol: str) -> Iterator[tuple[int, PaperTable, PaperRow]]:
     """Rows of the paper that a finished run may repeat, with the number of settings in which it differs."""
     for table in read_tables().values():
         blocks = [block for block in table.blocks if block.protocol == protocol and table.number]
         if blocks and len(run.classes) == blocks[0].num_foreground + 1:
             for row in table.rows:
                 if row.method == run.method and (row.task is not None) == run.is_offline:
-                    yield len(deviations(run.settings, row, published(row, run.protocol, run.seed))), table, row
+                    yield len(row.deviations(run.settings, run.protocol, run.seed)), table, row

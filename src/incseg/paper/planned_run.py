@@ -1,4 +1,4 @@
-"""A run that a table needs: what it is, where it lies, and the command that does it."""
+"""A run that a table of the paper needs: its configuration, its folder, and the command that trains it."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -11,8 +11,7 @@ from incseg.config import RunConfig, differing_setting, flat_settings, from_yaml
 from incseg.engine.first_step import first_step_identity
 from incseg.errors import InputError
 from incseg.methods import parse
-from incseg.paper import EVALUATION, Block, Row
-from incseg.paper.comparison import deviations, published
+from incseg.paper.tables import EVALUATION, Block, PaperRow
 from incseg.protocol import Protocol
 from incseg.run_folder import Run, RunFolder
 
@@ -21,52 +20,54 @@ Settings = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run: the published recipe of a row, the row's own settings, and what the person asked for besides."""
+    """The published recipe of a row, the row's own settings, and the settings that the user added."""
 
-    row: Row
+    row: PaperRow
     protocol: str
     num_foreground: int
     seed: int
-    asked: Settings
-    """The person's settings; where a row sets the same, the row stands."""
+    added: Settings
+    """The user's settings; where the row sets the same one, the row's value is used."""
     data_root: Path | None
     out: Path
 
     @classmethod
-    def of(cls, row: Row, block: Block, seed: int, asked: Settings, data_root: Path | None, out: Path) -> "PlannedRun":
+    def of(
+        cls, row: PaperRow, block: Block, seed: int, added: Settings, data_root: Path | None, out: Path
+    ) -> "PlannedRun":
         """The run behind a row's numbers for a protocol."""
         protocol = Protocol.parse(block.protocol)
-        # All classes at once: no class is later, so both settings are one, and one run serves all protocols.
+        # With all classes at once disjoint and overlapped are the same, so one run serves all protocols of a dataset.
         name = f"{protocol.dataset}/{row.task}/overlapped" if row.task else block.protocol
-        return cls(row, name, block.num_foreground, seed, asked, data_root, out)
+        return cls(row, name, block.num_foreground, seed, added, data_root, out)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the command adds to the recipe."""
-        return merge(merge(EVALUATION, self.asked), self.row.settings)
+        """What the command adds to the protocol's recipe."""
+        return merge(merge(EVALUATION, self.added), self.row.settings)
 
     @cached_property
     def config(self) -> RunConfig:
-        """What will be run."""
+        """The configuration that will be trained."""
         data = {"root": self.data_root} if self.data_root else {}
         return self._load(merge(self.settings, {"data": data}))
 
     @cached_property
     def published(self) -> RunConfig:
-        """What the paper's recipe is for this row."""
-        return published(self.row, self.protocol, self.seed)
+        """The configuration that the paper's row stands for."""
+        return self.row.published_recipe(self.protocol, self.seed)
 
     @property
     def deviations(self) -> list[str]:
-        """In what the person's settings are not the paper's recipe."""
-        return deviations(flat_settings(self.config), self.row, self.published)
+        """How the configuration differs from the paper's."""
+        return self.row.deviations(flat_settings(self.config), self.protocol, self.seed)
 
     def _load(self, settings: Mapping[str, Any]) -> RunConfig:
         return load_recipe(self.protocol, {**settings, "method": self.row.method, "seed": self.seed})
 
     @cached_property
     def folder(self) -> Path:
-        """Named by protocol, method and the row's settings, so that tables share what they have in common."""
+        """Named after protocol, method, the row's settings and the seed, so that tables share their common runs."""
         plain = flat_settings(self._load(EVALUATION))
         own = {n: v for n, v in flat_settings(self.published).items() if plain.get(n) != v}
         words = [f"{name.removeprefix('settings.')}={value}" for name, value in own.items()]
@@ -74,31 +75,31 @@ class PlannedRun:
 
     @cached_property
     def first_step(self) -> str:
-        """Runs that agree in this can share step 0."""
+        """Runs with the same value can share step 0."""
         return first_step_identity(self.config)
 
     @property
     def has_first_step(self) -> bool:
-        """Whether there is a step 0 to share."""
+        """Whether step 0 is trained and scored, so that other runs can start from it."""
         return RunFolder(self.folder).is_finished(0)
 
     @property
     def is_done(self) -> bool:
-        """Whether every step is learnt and scored."""
+        """Whether every step is trained and scored."""
         if not RunFolder(self.folder).result.exists():
             return False
         return len(Run.read(self.folder).steps) == len(Protocol.parse(self.protocol).steps(self.num_foreground))
 
     def check(self) -> None:
-        """Refuse settings that do not exist, and another experiment in the place of this one."""
+        """Refuse settings that do not exist, and a folder that holds another experiment."""
         parse(self.config.method, self.config.settings)
-        there = RunFolder(self.folder).config
-        difference = differing_setting(from_yaml(there), self.config) if there.exists() else ""
+        existing = RunFolder(self.folder).config
+        difference = differing_setting(from_yaml(existing), self.config) if existing.exists() else ""
         if difference:
             raise InputError(f"{self.folder} holds another run ({difference}); choose another --out.")
 
     def arguments(self, first_step: Path | None = None) -> list[str]:
-        """What comes after ``incseg``."""
+        """The command line after ``incseg``, starting from the step 0 of another run if one is given."""
         words = ["train", self.protocol, "--method", self.row.method, "--seed", str(self.seed)]
         words += ["--out", str(self.folder)]
         words += ["--data-root", str(self.data_root)] if self.data_root else []

@@ -1,4 +1,7 @@
-"""Running a plan: each run is a process of its own, so that one that fails takes nothing with it."""
+"""``incseg reproduce``, second half: train the runs of a plan and write our numbers beside the paper's.
+
+Each run is a process of its own, so that a run that fails does not stop the others.
+"""
 
 import csv
 import math
@@ -15,74 +18,67 @@ from incseg.curriculum import Curriculum, build_curriculum
 from incseg.errors import TrainingError
 from incseg.files import replacing
 from incseg.methods import parse
-from incseg.paper import Block
-from incseg.paper import Table as PaperTable
-from incseg.paper.comparison import Line, Outcome, as_table, compare
+from incseg.paper.comparison import ComparedRow, Outcome, as_table, compare
 from incseg.paper.plan import Plan
 from incseg.paper.planned_run import PlannedRun
 from incseg.paper.plots import draw
+from incseg.paper.tables import Block, PaperTable
 from incseg.protocol import Protocol
 from incseg.run_folder import Run
 
+CSV_HEADER = ["table", "protocol", "row", "group", "seeds", "mean", "std", "paper", "difference"]
+
 
 def reproduce_table(plan: Plan, out: Path, console: Console) -> None:
-    """Run what a plan still needs, then show and keep ours beside the paper's."""
+    """Train what a plan still needs, then show and write our numbers beside the paper's."""
     failed = execute(plan, console)
     outcome = read_outcome(plan)
     for table in as_tables(plan.table, outcome):
         console.show(table)
     for label, reason in plan.left_out.items():
-        _say(console, f"left out: {label}: {reason}")
+        console.say(f"left out: {label}: {reason}")
     numbers = out / f"{plan.table.name}.csv"
     write_csv(plan.table, outcome, numbers)
     written = ", ".join(map(str, [numbers, *draw(plan.table, outcome, out)]))
-    _say(console, f"written: {written}")
+    console.say(f"written: {written}")
     if failed:
         folders = ", ".join(str(run.folder) for run in failed)
         raise TrainingError(f"{len(failed)} of {len(plan.runs)} runs failed: {folders}; run this again to retry them.")
 
 
 def execute(plan: Plan, console: Console) -> list[PlannedRun]:
-    """Do what is not done yet; returns the runs that failed."""
+    """Train the runs that are not done yet; returns those that failed."""
     pending = [run for run, _ in plan.pending]
     check_data(pending, console)
     failed = []
     for number, run in enumerate(pending, 1):
-        command = run.arguments(_first_step_for(run, plan))
-        _say(console, f"run {number} of {len(pending)}: incseg {shlex.join(command)}")
+        command = run.arguments(_available_first_step(run, plan))
+        console.say(f"run {number} of {len(pending)}: incseg {shlex.join(command)}")
         if subprocess.run([sys.executable, "-m", "incseg", *command], check=False).returncode != 0:
             failed.append(run)
     return failed
 
 
 def check_data(runs: Sequence[PlannedRun], console: Console) -> None:
-    """What is wrong with the data, or with a method on it, is said once, before the first run, not by every run."""
+    """Check the data, and every method on it, once before the first run, instead of failing in every run."""
     curricula: dict[tuple[str, DataConfig], Curriculum] = {}
     for run in runs:
         config = run.config
-        described = (config.protocol, config.data)
-        if described not in curricula:
-            curricula[described] = build_curriculum(Protocol.parse(config.protocol), config.data, console.say)
-        curriculum = curricula[described]
+        key = (config.protocol, config.data)
+        if key not in curricula:
+            curricula[key] = build_curriculum(Protocol.parse(config.protocol), config.data, console.say)
+        curriculum = curricula[key]
         parse(config.method, config.settings).check(curriculum.steps, curriculum.classes)
 
 
-def _first_step_for(run: PlannedRun, plan: Plan) -> Path | None:
-    """Another run's step 0 if one is there by now; the run that was to provide it may have failed."""
+def _available_first_step(run: PlannedRun, plan: Plan) -> Path | None:
+    """Any finished run with the same step 0: the one planned to provide it may have failed."""
     others = (other for other in plan.runs if other.folder != run.folder and other.first_step == run.first_step)
     return next((other.folder for other in others if other.has_first_step), None)
 
 
-def _say(console: Console, text: str) -> None:
-    """A line as it is: commands and paths may hold brackets, and must not be broken."""
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-FIELDS = ["table", "protocol", "row", "group", "seeds", "mean", "std", "paper", "difference"]
-
-
 def read_outcome(plan: Plan) -> Outcome:
-    """Read what is finished; a row without a finished run is there with the paper's numbers alone."""
+    """Read the finished runs; a row without one has the paper's numbers only."""
     return [(block, compare(plan.table, block, _finished_runs(plan, block))) for block in plan.blocks]
 
 
@@ -93,24 +89,23 @@ def _finished_runs(plan: Plan, block: Block) -> dict[str, list[Run]]:
 
 def as_tables(table: PaperTable, outcome: Outcome) -> list[Table]:
     """One table per protocol."""
-    where = table.title_in_paper
-    return [as_table(f"{block.protocol}: mIoU (%) beside {where}", lines) for block, lines in outcome]
+    return [as_table(f"{block.protocol}: mIoU (%) beside {table.title_in_paper}", rows) for block, rows in outcome]
 
 
 def write_csv(table: PaperTable, outcome: Outcome, path: Path) -> None:
     """One line per number, in percent; empty where there is none."""
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(FIELDS)
-        for block, lines in outcome:
-            writer.writerows([table.name, block.protocol, *fields] for fields in _records(lines))
+        writer.writerow(CSV_HEADER)
+        for block, rows in outcome:
+            writer.writerows([table.name, block.protocol, *fields] for fields in _csv_fields(rows))
 
 
-def _records(lines: Sequence[Line]) -> Iterator[list[str | int]]:
-    for line in lines:
-        for cell in line.cells:
-            ours = [100 * value for value in cell.ours]
+def _csv_fields(rows: Sequence[ComparedRow]) -> Iterator[list[str | int]]:
+    for row in rows:
+        for score in row.scores:
+            ours = [100 * value for value in score.ours]
             average = statistics.fmean(ours) if ours else math.nan
             spread = statistics.stdev(ours) if len(ours) > 1 else math.nan
-            numbers = [average, spread, cell.paper, cell.difference]
-            yield [line.row.label, cell.heading, len(ours), *("" if math.isnan(x) else f"{x:.2f}" for x in numbers)]
+            numbers = [average, spread, score.paper, score.difference]
+            yield [row.row.label, score.heading, len(ours), *("" if math.isnan(x) else f"{x:.2f}" for x in numbers)]

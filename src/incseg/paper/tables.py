@@ -1,5 +1,6 @@
-"""Reading the paper's tables: rows are methods, blocks are protocols, and a block's columns are groups of classes."""
+"""The paper's tables: rows are methods, blocks are protocols, and the columns of a block are groups of classes."""
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -7,74 +8,75 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from incseg.config import RunConfig, flat_settings, load_recipe, merge
 from incseg.errors import InputError, closest
 
 Background = Literal["none", "first", "all"]
 """Where a row counts background: nowhere, in the first group and in all classes, or in all classes only."""
 
-# How the authors score, as MiB and PLOP before them: the middle of every image. The recipes score all of it.
+# The authors, like MiB and PLOP before them, score the central square of every image. Our recipes score whole images.
 EVALUATION: dict[str, dict[str, Any]] = {"data": {"scoring": "paper"}}
 
 FOLDER = Path(__file__).parent
 
 
-class Record(BaseModel):
-    """A piece of a table; a name that is not known is a mistake in the file."""
+class StrictModel(BaseModel):
+    """Part of a YAML file; a key that is not declared is a mistake in the file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Group(Record):
-    """A column: its heading in the paper and the classes it averages, by their place in the order of learning."""
+class ClassGroup(StrictModel):
+    """A column of scores: its heading in the paper, and the range of channels it averages (both ends included)."""
 
     label: str
     first: int
     last: int
 
 
-class Block(Record):
+class Block(StrictModel):
     """The columns of one protocol. A heading without classes, such as a time, is not a score."""
 
     protocol: str
     groups: dict[str, str | int | None]
 
     @property
-    def scores(self) -> list[Group]:
-        """The groups of classes among the columns."""
+    def scores(self) -> list[ClassGroup]:
+        """The columns that are scores."""
         found = []
         for label, classes in self.groups.items():
             if classes is not None:
                 first, _, last = str(classes).partition("-")
-                found.append(Group(label=label, first=int(first), last=int(last or first)))
+                found.append(ClassGroup(label=label, first=int(first), last=int(last or first)))
         return found
 
     @property
     def num_foreground(self) -> int:
-        """How many classes there are after the last step, background not counted."""
+        """The number of classes after the last step, without background."""
         return max(group.last for group in self.scores)
 
 
-class Row(Record):
-    """A row: what the paper calls it, what it is here, and its numbers, block by block."""
+class PaperRow(StrictModel):
+    """A row: its label in the paper, the run it stands for, and its numbers, block by block."""
 
     label: str
     name: str = ""
-    """How to write it on the command line; the method unless said otherwise."""
+    """Its name on the command line; the method by default."""
     method: str
     settings: dict[str, dict[str, Any]] = {}
-    """What it sets beyond the published recipe."""
+    """Settings beyond the published recipe."""
     task: str | None = None
-    """The task it is run with in place of the block's; Joint learns all classes at once."""
+    """The task to run instead of the block's; Joint learns all classes at once."""
     needs: str | None = None
-    """A setting, dotted, that the person must give; the paper cannot."""
+    """A dotted setting that the user must give because the paper cannot."""
     background: Background | dict[str, Background] = "none"
-    """Where it counts background; by protocol if not everywhere alike."""
+    """Where it counts background; by protocol if that differs."""
     at: float | None = None
-    """Its place on the axis of a plot over a parameter."""
+    """Its x position in a plot over a parameter."""
     series: str = ""
     """The line of that plot it belongs to."""
     scores: list[list[float | None]] | None = None
-    """Percent; None where the paper has a dash, or where only a picture is published."""
+    """Percent; None where the paper prints a dash. No scores at all where only a picture is published."""
     scores_in: str | None = None
     """The table whose row of the same method has the numbers, where this one has none."""
 
@@ -84,8 +86,23 @@ class Row(Record):
             return self.background
         return self.background.get(protocol, "none")
 
+    def published_recipe(self, protocol: str, seed: int) -> RunConfig:
+        """The configuration that this row stands for under a protocol, scored as in the paper."""
+        return load_recipe(protocol, {**merge(EVALUATION, self.settings), "method": self.method, "seed": seed})
 
-class Table(Record):
+    def deviations(self, settings: Mapping[str, Any], protocol: str, seed: int) -> list[str]:
+        """Every flat setting of a run that differs from the published recipe, except the one this row leaves open."""
+        expected = flat_settings(self.published_recipe(protocol, seed))
+        not_compared = {"protocol", "method", "seed", f"settings.{self.needs}"}
+        return [
+            f"{name.removeprefix('settings.')} {settings.get(name, 'default')} "
+            f"(published: {expected.get(name, 'default')})"
+            for name in sorted({*settings, *expected} - not_compared)
+            if settings.get(name) != expected.get(name)
+        ]
+
+
+class PaperTable(StrictModel):
     """A table of the paper, or the experiment behind one of its figures."""
 
     name: str
@@ -95,19 +112,19 @@ class Table(Record):
     title: str
     blocks: list[Block]
     parameter: str | None = None
-    """What changes from row to row, where that is a number."""
-    rows: list[Row]
+    """What changes from row to row, if that is a number."""
+    rows: list[PaperRow]
 
     @model_validator(mode="before")
     @classmethod
-    def _named_rows(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """A row goes by its method where nothing else is said."""
+    def _name_rows(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """A row without a name is named after its method."""
         return {**values, "rows": [{"name": row["method"], **row} for row in values["rows"]]}
 
     @model_validator(mode="after")
-    def _complete(self) -> "Table":
+    def _check_complete(self) -> "PaperTable":
         """Every row has a number or a dash for every column."""
-        assert len({row.name for row in self.rows}) == len(self.rows), f"two rows of {self.name} go by one name"
+        assert len({row.name for row in self.rows}) == len(self.rows), f"two rows of {self.name} have the same name"
         for row in self.rows:
             widths = [len(values) for values in row.scores] if row.scores else None
             assert widths in (None, [len(block.groups) for block in self.blocks]), f"{self.name}: {row.label}"
@@ -115,14 +132,14 @@ class Table(Record):
 
     @property
     def title_in_paper(self) -> str:
-        """What the paper calls it."""
+        """Its place in the paper, for titles."""
         return f"Table {self.number} of the paper" if self.number else "a figure of the paper"
 
     def block(self, protocol: str) -> Block:
         """The columns of a protocol."""
         return next(block for block in self.blocks if block.protocol == protocol)
 
-    def score(self, row: Row, block: Block, label: str) -> float | None:
+    def score(self, row: PaperRow, block: Block, label: str) -> float | None:
         """The paper's number under a heading, if it has one."""
         if row.scores is not None:
             return row.scores[self.blocks.index(block)][list(block.groups).index(label)]
@@ -134,13 +151,14 @@ class Table(Record):
 
 
 @cache
-def read_tables() -> dict[str, Table]:
-    """Every table by name, in the paper's order; the experiments behind figures last."""
-    read = [Table(name=file.stem, **yaml.safe_load(file.read_text(encoding="utf-8"))) for file in FOLDER.glob("*.yaml")]
-    return {table.name: table for table in sorted(read, key=lambda table: (table.number or 99, table.name))}
+def read_tables() -> dict[str, PaperTable]:
+    """Every table by name, in the paper's order; the experiments behind figures come last."""
+    contents = {file.stem: yaml.safe_load(file.read_text(encoding="utf-8")) for file in FOLDER.glob("*.yaml")}
+    tables = [PaperTable(name=name, **content) for name, content in contents.items()]
+    return {table.name: table for table in sorted(tables, key=lambda table: (table.number or 99, table.name))}
 
 
-def read_table(name: str) -> Table:
+def read_table(name: str) -> PaperTable:
     """A table by its name or by its number in the paper."""
     tables = read_tables()
     by_number = {str(table.number): table for table in tables.values() if table.number}

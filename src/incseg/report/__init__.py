@@ -1,1 +1,1 @@
-"""What a run learnt and lost, for people: tables, figures and one page. Reads result files only."""
+"""For people who compare runs: tables, charts, pictures and one HTML page, all read from run folders."""

@@ -1,4 +1,4 @@
-"""Line charts as SVG: small panels whose colours, dashes and fonts are the style sheet's."""
+"""Line charts as inline SVG; colours, dashes and fonts come from the page's style sheet, in light and dark."""
 
 import math
 import xml.etree.ElementTree as ET
@@ -12,14 +12,14 @@ Point = tuple[float, float]
 
 WIDTH, HEIGHT = 380, 230
 LEFT, RIGHT, TOP, BOTTOM = 40, 10, 26, 34
-STYLES = 8  # the style sheet tells so many runs apart by colour, dash and marker
+STYLES = 8  # of runs in the style sheet, each with its own colour and dash
 MARKERS = ("M-3.2,0a3.2,3.2 0 1,0 6.4,0a3.2,3.2 0 1,0 -6.4,0z", "M-3,-3h6v6h-6z", "M0,-3.8L3.6,2.8H-3.6z",
            "M0,-4.2L4.2,0L0,4.2L-4.2,0z")  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Line:
-    """A run's values; NaN interrupts the line."""
+class Curve:
+    """The values of one run; a NaN interrupts the line."""
 
     run: int
     name: str
@@ -31,19 +31,19 @@ class Panel:
     """A chart of one quantity over the steps."""
 
     title: str
-    lines: Sequence[Line]
+    curves: Sequence[Curve]
     x_range: tuple[float, float]
     x_ticks: Sequence[tuple[float, str]]
     y_range: tuple[float, float]
     x_label: str = "step"
     x_borders: Sequence[float] = ()
     marked: bool = False
-    """Points are few and each deserves a marker."""
+    """Whether every point gets a marker."""
 
     def to_svg(self) -> Markup:
-        """An inline SVG; all text is escaped by the tree it is built in."""
+        """The panel as inline SVG; ElementTree escapes all text."""
         svg = ET.Element("svg", {"viewBox": f"0 0 {WIDTH} {HEIGHT}", "class": "panel", "role": "img"})
-        svg.set("aria-label", f"{self.title}: {', '.join(line.name for line in self.lines)}")
+        svg.set("aria-label", f"{self.title}: {', '.join(curve.name for curve in self.curves)}")
         _text(svg, self.title, LEFT, 14, "panel-title")
         for value in ticks(*self.y_range):
             y = self._y(value)
@@ -55,19 +55,19 @@ class Panel:
         for place, label in self.x_ticks:
             _text(svg, label, self._x(place), HEIGHT - BOTTOM + 15, "tick middle")
         _text(svg, self.x_label, (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 4, "tick middle")
-        for line in self.lines:
-            self._draw(svg, line)
+        for curve in self.curves:
+            self._draw(svg, curve)
         return Markup(ET.tostring(svg, encoding="unicode"))
 
-    def _draw(self, svg: ET.Element, line: Line) -> None:
-        group = ET.SubElement(svg, "g", {"class": style_of(line.run)})
-        for piece in _unbroken(line.points):
+    def _draw(self, svg: ET.Element, curve: Curve) -> None:
+        group = ET.SubElement(svg, "g", {"class": style_of(curve.run)})
+        for piece in _unbroken(curve.points):
             path = " ".join(f"{self._x(x):.1f},{self._y(y):.1f}" for x, y in piece)
             ET.SubElement(group, "polyline", {"points": path, "class": "line"})
             for x, y in piece if self.marked else ():
                 place = {"transform": f"translate({self._x(x):.1f} {self._y(y):.1f})"}
-                marker = ET.SubElement(group, "path", place | {"d": marker_of(line.run), "class": "marker"})
-                ET.SubElement(marker, "title").text = f"{line.name}, {self.x_label} {x:g}: {y:.1f}"
+                marker = ET.SubElement(group, "path", place | {"d": marker_of(curve.run), "class": "marker"})
+                ET.SubElement(marker, "title").text = f"{curve.name}, {self.x_label} {x:g}: {y:.1f}"
 
     def _x(self, value: float) -> float:
         low, high = self.x_range
@@ -79,7 +79,7 @@ class Panel:
 
 
 def style_of(run: int) -> str:
-    """The class of the style sheet that draws a run."""
+    """The style sheet's classes for a run."""
     return f"run run-{run % STYLES}"
 
 
@@ -89,7 +89,7 @@ def marker_of(run: int) -> str:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Round numbers within a range.
+    """Round numbers in a range, about five.
 
     >>> ticks(0, 100)
     [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]
@@ -100,7 +100,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def rounded_range(values: Sequence[float]) -> tuple[float, float]:
-    """From one round number to another: all values and zero lie between.
+    """The smallest range between round numbers that holds zero and all values.
 
     >>> rounded_range([-0.03, 0.11])
     (-0.05, 0.15)
@@ -118,8 +118,9 @@ def _tick_distance(low: float, high: float, about: int = 5) -> float:
 
 
 def _unbroken(points: Sequence[Point]) -> Iterator[list[Point]]:
-    for there, piece in groupby(points, key=lambda point: math.isfinite(point[1])):
-        if there:
+    """The pieces of a line between NaNs."""
+    for is_finite, piece in groupby(points, key=lambda point: math.isfinite(point[1])):
+        if is_finite:
             yield list(piece)
 
 

@@ -1,4 +1,4 @@
-"""What was found in a dataset: tables, and a sheet of pictures."""
+"""``incseg data check``: the findings as tables, and a contact sheet of labelled images."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,22 +15,22 @@ from incseg.datasets.check import KINDS, Findings, varied_images
 from incseg.images import palette
 from incseg.protocol import IGNORE
 
-PICTURES, COLUMNS = 12, 4
-LONGEST_SIDE = 480  # pixels of a picture on the sheet
+IMAGES, COLUMNS = 12, 4
+LONGEST_SIDE = 480  # pixels of an image on the sheet
 OPACITY = 0.6  # of the classes over the image
 
 
 def overview(name: str, found: Mapping[str, Findings], published: tuple[int, int] | None) -> Table:
-    """How many images there are, how many the published dataset has, and how much is wrong."""
+    """The number of images, here and in the published dataset, and of problems of each kind."""
     images = [findings.images for findings in found.values()]
     rows = [["images", *map(str, images)], ["images as published", *map(str, published or ["–"] * len(found))]]
     rows += [[kind, *(str(len(findings.problems[kind])) for findings in found.values())] for kind in KINDS]
-    note = "Not the complete dataset: lists of images are not the published ones." if published else ""
+    note = "Not the complete dataset: the lists of images differ from the published ones." if published else ""
     return Table(name, ["", *found], rows, note if published != tuple(images) else "")
 
 
 def frequencies(classes: Sequence[str], found: Mapping[str, Findings]) -> Table:
-    """Per class and split: how many images show it, and its share of all pixels."""
+    """Per class and split: the number of images that show it, and its share of all pixels."""
     names = {**dict(enumerate(classes)), IGNORE: "(void, 255)"}
     rows = []
     for dataset_id, name in names.items():
@@ -44,19 +44,21 @@ def frequencies(classes: Sequence[str], found: Mapping[str, Findings]) -> Table:
 
 
 def picture_sheet(source: Source, findings: Findings) -> Figure:
-    """Training images that together show as many classes as possible, with their masks over them, and the colours."""
-    chosen = varied_images(findings, PICTURES)
+    """Training images that together show as many classes as possible, overlaid with their masks, and a legend."""
+    chosen = varied_images(findings, IMAGES)
     rows = max(1, math.ceil(len(chosen) / COLUMNS))
     shapes = [source.train.mask(index).shape for index in chosen]
-    height = min(1.0, max((tall / wide for tall, wide in shapes), default=1.0))  # of a row, as a share of a column
+    height = min(
+        1.0, max((tall / wide for tall, wide in shapes), default=1.0)
+    )  # of a row, relative to the width of a column
     figure = Figure(figsize=(3.2 * COLUMNS, (3.2 * height + 0.4) * rows + 1), layout="constrained", dpi=110)
     cells = figure.subplots(rows, COLUMNS, squeeze=False)
     shown: set[int] = set()
     for cell in cells.flat:
         cell.axis("off")
     for cell, index in zip(cells.flat, chosen, strict=False):
-        mask = _small(source.train.mask(index)[None])[0].numpy()
-        image = _small(source.train.image(index)).permute(1, 2, 0).numpy() / 255
+        mask = _reduced(source.train.mask(index)[None])[0].numpy()
+        image = _reduced(source.train.image(index)).permute(1, 2, 0).numpy() / 255
         labelled = ((mask != 0) & (mask != IGNORE))[..., None]
         colours = palette()[mask] / 255
         cell.imshow(np.where(labelled, (1 - OPACITY) * image + OPACITY * colours, image), interpolation="nearest")
@@ -68,7 +70,7 @@ def picture_sheet(source: Source, findings: Findings) -> Figure:
     return figure
 
 
-def _small(pixels: Tensor) -> Tensor:
-    """Every n-th pixel of (C, H, W), so that the longer side fits."""
+def _reduced(pixels: Tensor) -> Tensor:
+    """Every n-th pixel of (C, H, W), so that the longer side is at most ``LONGEST_SIDE``."""
     every = max(1, math.ceil(max(pixels.shape[1:]) / LONGEST_SIDE))
     return torch.as_tensor(pixels)[:, ::every, ::every]

@@ -1,7 +1,7 @@
-"""One self-contained page: no network, light and dark, for a reader with or without scripts.
+"""One self-contained HTML page: no network, light and dark, readable with or without scripts.
 
-The page is ``template/page.html``; its style and its scripts lie beside it. Whatever comes from outside, class and run
-names first of all, goes through the template's escaping, and as text through the scripts.
+The page is ``template/page.html``, with its style sheet and scripts beside it. Text from outside, above all names of
+classes and runs, is escaped by the template and inserted as text by the scripts.
 """
 
 import base64
@@ -18,12 +18,10 @@ from incseg.files import replacing, usable_file
 from incseg.images import palette
 from incseg.paper.comparison import beside_the_paper
 from incseg.protocol import IGNORE
-from incseg.report import album as pictures
-from incseg.report import charts, figures, tables
-from incseg.report.album import Album
-from incseg.report.figures import most_confused, sparse_shares
-from incseg.report.runs import names_beside_each_other, read_runs
-from incseg.run_folder import Run
+from incseg.report import charts, curves, per_class
+from incseg.report.album import Album, collect_album
+from incseg.report.summary import per_step_table, read_runs, run_names, summary_table
+from incseg.run_folder import Run, RunFolder
 
 SCRIPTS = ("elements.js", "theme.js", "iou.js", "confusion.js", "pictures.js")
 
@@ -39,18 +37,21 @@ def write_report(folders: Sequence[Path], out: Path) -> None:
 def render(runs: Sequence[Run]) -> str:
     """The page as text; the same runs give the same page."""
     style, script = _asset("style.css"), "\n".join(_asset(name) for name in SCRIPTS)
-    album = pictures.collect(runs)
+    album = collect_album(runs)
     page: str = _template().render(
         runs=runs,
-        names=names_beside_each_other(runs),
-        tables=summary_tables(runs),
-        figures=figures,
-        per_step=tables.per_step(runs),
+        names=run_names(runs),
+        summary=summary_tables(runs),
+        miou_panels=curves.miou_over_steps(runs),
+        per_step=per_step_table(runs),
+        album=album,
+        iou_groups=per_class.iou_over_steps(runs),
+        forgetting=per_class.forgetting(runs),
         mistakes=[_mistakes(run.steps[-1], run.classes) for run in runs],
+        loss_panels=curves.loss_terms(runs),
         environment=_environment(runs),
         configurations=[_configuration(run) for run in runs],
-        album=album,
-        data=_data(runs, album),
+        data=_script_data(runs, album),
         style=style,
         script=script,
         policy=_content_policy(style, script),
@@ -59,8 +60,8 @@ def render(runs: Sequence[Run]) -> str:
 
 
 def summary_tables(runs: Sequence[Run]) -> list[Table]:
-    """What a reader looks for first: the tables at the head of the page, in order."""
-    return [tables.summary(runs), *beside_the_paper(runs)]
+    """The tables at the top of the page: the scores, and the paper's where it has some."""
+    return [summary_table(runs), *beside_the_paper(runs)]
 
 
 def _template() -> jinja2.Template:
@@ -80,7 +81,7 @@ def _asset(name: str) -> str:
 
 
 def _content_policy(style: str, script: str) -> str:
-    """Nothing may be loaded, and nothing runs but our own script, even if a name were to slip through as markup."""
+    """Forbid loading anything and running any script but ours, in case a name is ever inserted without escaping."""
 
     def fingerprint(text: str) -> str:
         return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
@@ -91,11 +92,11 @@ def _content_policy(style: str, script: str) -> str:
     )
 
 
-def _data(runs: Sequence[Run], album: Album) -> dict[str, Any]:
-    """What the scripts draw from."""
+def _script_data(runs: Sequence[Run], album: Album) -> dict[str, Any]:
+    """What the scripts draw."""
     classes, colours = runs[0].classes, palette().tolist()
     return {
-        "runs": names_beside_each_other(runs),
+        "runs": run_names(runs),
         "classes": classes,
         "colours": colours[: len(classes)],
         "unlabelled": {"channel": IGNORE, "colour": colours[IGNORE]},
@@ -106,20 +107,22 @@ def _data(runs: Sequence[Run], album: Album) -> dict[str, Any]:
 
 def _confusion(run: Run, step: int) -> dict[str, Any] | None:
     entry = run.entry(step)
-    return entry and {"shares": sparse_shares(entry["confusion"]), "mistakes": _mistakes(entry, run.classes)}
+    if entry is None:
+        return None
+    return {"shares": per_class.sparse_shares(entry["confusion"]), "mistakes": _mistakes(entry, run.classes)}
 
 
 def _mistakes(entry: Mapping[str, Any], classes: Sequence[str]) -> list[tuple[str, str, str]]:
-    mistakes = most_confused(entry["confusion"], classes)
+    mistakes = per_class.most_confused(entry["confusion"], classes)
     return [(mistake.truth, mistake.prediction, percent(mistake.share)) for mistake in mistakes]
-
-
-def _configuration(run: Run) -> str:
-    config = run.files.config
-    return config.read_text(encoding="utf-8") if config.is_file() else f"{config.name} is missing"
 
 
 def _environment(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
     """One row per fact, one column per run."""
     facts = dict.fromkeys(fact for run in runs for fact in run.result["environment"])
     return [(fact, [str(run.result["environment"].get(fact, "–")) for run in runs]) for fact in facts]
+
+
+def _configuration(run: Run) -> str:
+    config = RunFolder(run.folder).config
+    return config.read_text(encoding="utf-8") if config.is_file() else "config.yaml is missing"

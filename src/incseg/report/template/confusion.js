@@ -3,7 +3,7 @@
   const run = find("#confusion-run");
   const step = find("#confusion-step");
   const table = find("#confusion-table");
-  const crowded = 30; // classes; beyond, cells are too small for numbers
+  const crowded = 30; // with more classes, cells are too small for numbers
 
   const percent = (thousandths) => (thousandths / 10).toFixed(1);
 
@@ -15,11 +15,11 @@
   }
 
   function cell(share, truth, prediction, withNumber) {
-    const level = Math.round(10 * Math.sqrt(share / 1000)); // the root, so that small shares show
+    const level = Math.round(10 * Math.sqrt(share / 1000)); // the square root makes small shares visible
     const element = make("td", { className: `level-${level}` });
     if (withNumber && share > 0) element.textContent = share < 10 ? "<1" : Math.round(share / 10);
-    element.dataset.reads = `${truth} taken for ${prediction}: ${percent(share)} % of its pixels`;
-    if (truth === prediction) element.dataset.reads = `${truth} recognised: ${percent(share)} % of its pixels`;
+    element.dataset.reads = `${truth} predicted as ${prediction}: ${percent(share)} % of its pixels`;
+    if (truth === prediction) element.dataset.reads = `${truth} predicted correctly: ${percent(share)} % of its pixels`;
     return element;
   }
 

@@ -1,4 +1,4 @@
-// What the other scripts share. Names come from outside: they are only ever set as text.
+// Shared by the other scripts. Names come from outside, so they are only ever set as text.
 const report = JSON.parse(document.getElementById("data").textContent);
 
 const find = (selector) => document.querySelector(selector);
@@ -10,7 +10,7 @@ function make(tag, properties = {}, ...children) {
   return element;
 }
 
-/** Show what is of no use without scripts, in the place of what stood there for readers without them. */
+/** Show an element that needs scripts, and hide what replaces it for readers without scripts. */
 function reveal(element) {
   element.hidden = false;
   for (const substitute of element.parentElement.querySelectorAll(":scope > .without-scripts")) substitute.hidden = true;

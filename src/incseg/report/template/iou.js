@@ -1,4 +1,4 @@
-// Which runs the table of IoU per class shows.
+// Chooses which runs the table of IoU per class shows.
 {
   const select = find("#iou-run");
   const cells = document.querySelectorAll("#iou-table [data-run]");

@@ -1,4 +1,4 @@
-// The picture browser: an image, its ground truth and every run's prediction, over the steps, class by class.
+// The picture browser: an image, its ground truth and every run's prediction, by step, with classes to switch off.
 if (report.pictures.length) {
   const unlabelled = report.unlabelled.channel;
   const colours = new Map(report.colours.map((colour, channel) => [channel, colour]));
@@ -9,11 +9,11 @@ if (report.pictures.length) {
   const opacity = find("#opacity");
   const hiddenClasses = new Set([0, unlabelled]);
   const toggles = new Map();
-  let wanted = 0; // which picture was asked for last; unpacking takes a moment
-  let shown = 0; // which one is on the page
+  let wanted = 0; // the picture asked for last; unpacking takes a moment
+  let shown = 0; // the picture on the page
   let maps = null; // its label maps: {truth: [by step], predictions: [by run][by step]}, Uint8Array or null
 
-  // Label maps arrive as base64 of deflated bytes, one per pixel: exact, and nothing has to be read back from a canvas.
+  // Label maps are base64 of compressed bytes, one per pixel: exact class ids, which an image in a canvas might not keep.
   async function unpack(text) {
     if (text === null) return null;
     const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
@@ -56,7 +56,7 @@ if (report.pictures.length) {
     canvas.getContext("2d").putImageData(picture, 0, 0);
   }
 
-  /** Share of labelled pixels that a prediction names rightly. */
+  /** Share of labelled pixels that are predicted correctly. */
   function accuracy(prediction, truth) {
     let labelled = 0, right = 0;
     truth.forEach((channel, i) => {
@@ -77,7 +77,7 @@ if (report.pictures.length) {
       view.canvas.style.opacity = opacity.value / 100;
       view.canvas.setAttribute("aria-label", `${view.name} of ${picture.name} after step ${step.value}`);
       paint(view.canvas, map, picture, ink);
-      view.note.textContent = map === null ? "not kept" : index > 1 && truth ? accuracy(map, truth) : "";
+      view.note.textContent = map === null ? "not saved" : index > 1 && truth ? accuracy(map, truth) : "";
     });
     find("#step-shown").textContent = step.value;
     find("#opacity-shown").textContent = `${opacity.value} %`;
@@ -149,7 +149,7 @@ if (report.pictures.length) {
     const move = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     const count = report.pictures.length;
     if (turn) choose((wanted + turn + count) % count);
-    if (move && !["range", "radio"].includes(event.target.type)) { // those know arrows themselves
+    if (move && !["range", "radio"].includes(event.target.type)) { // these handle arrow keys themselves
       step.valueAsNumber += move;
       draw();
     }

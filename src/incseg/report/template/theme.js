@@ -1,6 +1,6 @@
-// A button that goes through: as the system, light, dark.
+// A button that switches between the system's theme, light and dark.
 {
-  const schemes = [["light dark", "as the system"], ["light", "light"], ["dark", "dark"]];
+  const schemes = [["light dark", "system"], ["light", "light"], ["dark", "dark"]];
   const button = find("#theme");
   let current = 0;
   button.addEventListener("click", () => {

@@ -8,10 +8,10 @@ import pytest
 
 from incseg.console import Console
 from incseg.errors import InputError
-from incseg.report import tables
-from incseg.report.page import write_report
-from incseg.report.runs import read_runs
+from incseg.report import summary
+from incseg.report.summary import per_step_table, read_runs, summary_table
 from incseg.run_folder import Run
+from made_up import write_result
 
 
 def step_entry(index: int, new: list[str], iou: dict[str, float | None]) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def write_run(
 
 def test_the_summary_is_in_the_papers_layout(tmp_path: Path) -> None:
     runs = read_runs([write_run(tmp_path / name, name) for name in ("ft", "mib")])
-    table = tables.summary(runs)
+    table = summary_table(runs)
     assert table.headers[:4] == ["method", "1", "2", "all"]
     assert table.rows[0][:4] == ["ft", "25.0", "75.0", "50.0"]
     assert [row[0] for row in table.rows] == ["ft", "mib"]
@@ -50,8 +50,8 @@ def test_the_summary_is_in_the_papers_layout(tmp_path: Path) -> None:
 
 def test_seeds_of_a_method_become_mean_and_deviation(tmp_path: Path) -> None:
     runs = read_runs([write_run(tmp_path / str(s), "ft", final=v, seed=s) for s, v in ((1, 0.2), (2, 0.4))])
-    assert tables.summary(runs).rows[0][1] == "30.0 ± 14.1"
-    assert tables.per_step(runs).headers == ["step", "ft #1", "ft #2"]
+    assert summary_table(runs).rows[0][1] == "30.0 ± 14.1"
+    assert per_step_table(runs).headers == ["step", "ft #1", "ft #2"]
 
 
 def test_runs_of_other_settings_are_other_rows(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_runs_of_other_settings_are_other_rows(tmp_path: Path) -> None:
         write_run(tmp_path / "a", "ucd", settings={"optim.epochs": 3}),
         write_run(tmp_path / "b", "ucd", settings={"optim.epochs": 3, "settings.ucd.temperature": 1.0}),
     ]
-    rows = tables.summary(read_runs(folders)).rows
+    rows = summary_table(read_runs(folders)).rows
     assert [row[0] for row in rows] == ["ucd (ucd.temperature default)", "ucd (ucd.temperature 1.0)"]
 
 
@@ -72,7 +72,7 @@ def test_the_same_run_twice_is_refused(tmp_path: Path) -> None:
 def test_missing_values_are_dashes(tmp_path: Path) -> None:
     run = Run.read(write_run(tmp_path / "run", final=None))
     assert math.isnan(run.iou(-1, "<b>cat</b>"))
-    assert tables.summary([run]).rows[0][1] == "–"
+    assert summary_table([run]).rows[0][1] == "–"
 
 
 def test_runs_of_different_protocols_are_not_compared(tmp_path: Path) -> None:
@@ -92,12 +92,57 @@ def test_folders_without_a_result_are_named(tmp_path: Path) -> None:
             Run.read(tmp_path)
 
 
-def test_a_folder_is_no_page(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is a folder: name the file to write"):
-        write_report([write_run(tmp_path / "run")], tmp_path)
-
-
 def test_tables_print_in_a_narrow_terminal(tmp_path: Path) -> None:
     console = Console(width=70, file=io.StringIO(), record=True)
-    console.print(tables.summary([Run.read(write_run(tmp_path / "run"))]).for_terminal())
+    console.print(summary_table([Run.read(write_run(tmp_path / "run"))]).for_terminal())
     assert "25.0" in console.export_text()
+
+
+def by_channel(_: int, channel: int) -> float:
+    """Background 0.9, classes 1 to 15 at 0.5, the others at 0.3."""
+    return 0.9 if channel == 0 else 0.5 if channel <= 15 else 0.3
+
+
+def test_all_classes_at_once_may_stand_beside_the_steps(tmp_path: Path) -> None:
+    offline = write_result(tmp_path / "offline", "voc/offline/overlapped", "ft", lambda _, __: 0.8)
+    stepwise = write_result(tmp_path / "steps", "voc/15-1/disjoint", "ft", by_channel)
+    runs = read_runs([offline, stepwise])
+    assert [run.label for run in runs] == ["ft", "ft (offline)"]
+    assert [row[:4] for row in summary_table(runs).rows] == [
+        ["ft", "50.0", "30.0", "45.0"],
+        ["ft (offline)", "80.0", "80.0", "80.0"],
+    ]
+    assert [row[2] for row in per_step_table(runs).rows] == ["–"] * 5 + ["80.0"]
+    assert math.isnan(runs[1].iou(0, "class 1"))
+    assert runs[1].pictures(5) == offline / "step-0" / "predictions"
+
+
+def test_all_classes_at_once_must_be_the_same_classes(tmp_path: Path) -> None:
+    offline = write_result(tmp_path / "offline", "cityscapes/offline/overlapped", "ft", by_channel)
+    stepwise = write_result(tmp_path / "steps", "voc/15-5/disjoint", "ft", by_channel)
+    half = write_result(tmp_path / "half", "voc/15-5/disjoint", "mib", by_channel, steps=1)
+    for other in (offline, half):
+        with pytest.raises(InputError, match="cannot share a report"):
+            read_runs([stepwise, other])
+
+
+def test_the_summary_has_the_groups_of_every_step(tmp_path: Path) -> None:
+    def headers(protocol: str) -> list[str]:
+        run = Run.read(write_result(tmp_path / protocol.replace("/", "-"), protocol, "mib", by_channel))
+        return list(summary_table([run]).headers[1:-3])
+
+    assert headers("voc/15-5/disjoint") == ["1-15", "16-20", "all", "all+bg"]
+    assert headers("voc/15-1/disjoint") == ["1-15", "16-20", "all", "all+bg"]
+    assert headers("ade20k/50-50/disjoint") == ["1-50", "51-100", "101-150", "51-150", "all", "all+bg"]
+    assert headers("voc/offline/overlapped") == ["1-20", "all", "all+bg"]
+
+
+def test_a_new_score_needs_one_line_and_older_runs_show_a_dash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(summary.SCORES, "boundary", lambda run: run.miou(-1, "boundary"))
+    old, new = write_run(tmp_path / "old", "ft"), write_run(tmp_path / "new", "mib")
+    result = json.loads((new / "result.json").read_text())
+    result["steps"][-1]["miou"]["boundary"] = 0.125
+    (new / "result.json").write_text(json.dumps(result))
+    table = summary_table(read_runs([old, new]))
+    assert table.headers[-1] == "boundary"
+    assert [row[-1] for row in table.rows] == ["–", "12.5"]

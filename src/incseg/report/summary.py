@@ -1,0 +1,115 @@
+"""Runs side by side: which can be compared, what each is called, and the tables of their scores."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from incseg.console import Table, mean_and_spread, percent
+from incseg.errors import InputError
+from incseg.metrics import nan_if_none
+from incseg.protocol import Protocol
+from incseg.run_folder import Run
+
+# The columns of the summary after those of the class groups. A score added to metrics.step_scores is shown in the
+# terminal and on the page by one line here; runs from before it was added show a dash.
+SCORES: dict[str, Callable[[Run], float]] = {
+    "all": lambda run: run.miou(-1, "all"),
+    "all+bg": lambda run: run.miou(-1, "all_with_background"),
+    "harmonic": lambda run: run.miou(-1, "harmonic"),
+    "forgetting": lambda run: nan_if_none(run.result["forgetting"]["mean"]),
+    "avg. steps": lambda run: nan_if_none(run.result["average_miou"]),
+}
+
+
+def read_runs(folders: Sequence[Path]) -> list[Run]:
+    """Read runs to compare, and label them.
+
+    They must have the same protocol and the same number of finished steps. Runs of the task ``offline`` on the same
+    classes may join them and come last. Runs of one method are told apart by the settings in which they differ; runs
+    that differ only in their seed share a label. The same run given twice is refused.
+    """
+    runs = sorted((Run.read(folder) for folder in folders), key=lambda run: run.is_offline)
+    first = runs[0]
+    for run in runs[1:]:
+        if not _comparable(first, run):
+            raise InputError(
+                f"{first.folder} ({first.protocol}, {len(first.steps)} steps) and {run.folder} ({run.protocol}, "
+                f"{len(run.steps)} steps) cannot share a report: give runs of one protocol with equally many finished "
+                "steps; runs of the task 'offline' on the same classes may join them."
+            )
+    return _labelled([replace(run, begins_at=len(first.steps) - len(run.steps)) for run in runs])
+
+
+def _comparable(first: Run, run: Run) -> bool:
+    """An offline run fits both settings: with all classes at once, disjoint and overlapped are the same."""
+    datasets = [Protocol.parse(one.protocol).dataset for one in (first, run)]
+    alike = run.protocol == first.protocol or (run.is_offline and datasets[0] == datasets[1])
+    return alike and run.classes == first.classes
+
+
+def _labelled(runs: Sequence[Run]) -> list[Run]:
+    labelled: list[Run] = []
+    for run in runs:
+        siblings = [other for other in runs if (other.method, other.protocol) == (run.method, run.protocol)]
+        names = sorted({name for other in siblings for name in other.settings})
+        differing = [name for name in names if len({str(other.settings.get(name)) for other in siblings}) > 1]
+        words = [f"{name.removeprefix('settings.')} {run.settings.get(name, 'default')}" for name in differing]
+        words = ["offline", *words] if run.protocol != runs[0].protocol else words
+        named = replace(run, label=f"{run.method} ({', '.join(words)})" if words else run.method)
+        for other in labelled:
+            if (other.label, other.seed) == (named.label, named.seed):
+                raise InputError(f"{other.folder} and {run.folder} are the same run with the same seed: give one.")
+        labelled.append(named)
+    return labelled
+
+
+def run_names(runs: Sequence[Run]) -> list[str]:
+    """One name per run: its label, followed by the seed where several runs share the label."""
+    labels = [run.label for run in runs]
+    return [f"{run.label} #{run.seed}" if labels.count(run.label) > 1 else run.label for run in runs]
+
+
+def summary_table(runs: Sequence[Run]) -> Table:
+    """Final mIoU in the paper's layout: of the first classes, of those of every later step, and of all.
+
+    Runs that differ only in their seed are averaged. Background is not counted, except in ``all+bg``.
+    """
+    groups = _class_groups(runs[0])
+    rows = []
+    for label in dict.fromkeys(run.label for run in runs):
+        seeds = [run for run in runs if run.label == label]
+        columns = [[run.group(first, last) for run in seeds] for first, last in groups]
+        columns += [[score(run) for run in seeds] for score in SCORES.values()]
+        rows.append([label, *(mean_and_spread(column) for column in columns)])
+    distinct = groups[:-1] if len(groups) > 2 else groups  # the last group then repeats several of the others
+    classes = "; ".join(f"{_range(a, b)}: {', '.join(runs[0].classes[a : b + 1])}" for a, b in distinct)
+    headers = ["method", *(_range(first, last) for first, last in groups), *SCORES]
+    return Table(f"{runs[0].protocol}: mIoU after the last step (%)", headers, rows, classes)
+
+
+def _class_groups(run: Run) -> list[tuple[int, int]]:
+    """Ranges of channels: the first step's classes, then each later step's, then all later ones together.
+
+    As in the paper's tables, later steps of a single class each are shown only together.
+    """
+    ends = list(itertools.accumulate(len(step["new_classes"]) for step in run.steps))
+    steps = [(a + 1, b) for a, b in itertools.pairwise([0, *ends])]
+    if len(steps) == 1:
+        return steps
+    only_together = len(steps) == 2 or all(a == b for a, b in steps[1:])
+    return [steps[0], *([] if only_together else steps[1:]), (ends[0] + 1, ends[-1])]
+
+
+def _range(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def per_step_table(runs: Sequence[Run]) -> Table:
+    """mIoU of all foreground classes known so far, after every step."""
+    learnt = [", ".join(step["new_classes"]) for step in runs[0].steps]
+    rows = [
+        [f"{index} (+ {names})" if index else f"0 ({names})", *(percent(run.miou(index)) for run in runs)]
+        for index, names in enumerate(learnt)
+    ]
+    return Table("mIoU over the steps (%)", ["step", *run_names(runs)], rows)
