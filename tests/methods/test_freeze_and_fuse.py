@@ -1,9 +1,8 @@
-"""Methods that act on weights: EWF fuses, DFT freezes. And the distillation of LwF and ILT, by name."""
+"""Methods that act on weights: EWF fuses, DFT freezes."""
 
 import copy
 import math
 
-import pytest
 import torch
 
 from incseg import methods
@@ -60,24 +59,3 @@ def test_the_frozen_body_learns_only_in_its_new_head() -> None:
     before = copy.deepcopy(student.state_dict())
     student(torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8))
     assert all(torch.equal(tensor, before[name]) for name, tensor in student.state_dict().items())
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("lwf", ["CrossEntropy", "OutputDistillation"]),
-        ("lwf-mc", ["BinaryCrossEntropy", "SigmoidDistillation"]),
-        ("ilt", ["CrossEntropy", "OutputDistillation", "EncoderDistillation"]),
-        ("ilt+", ["CrossEntropy", "OutputDistillation", "EncoderDistillation", "DecoderDistillation"]),
-        ("ilt++ucd", ["CrossEntropy", "OutputDistillation", "EncoderDistillation", "DecoderDistillation",
-                      "ContrastiveDistillation"]),
-        ("ewf", ["CrossEntropy", "WeightFusion"]),
-        ("mib+ewf", ["UnbiasedCrossEntropy", "UnbiasedDistillation", "BalancedInitialisation", "WeightFusion"]),
-    ],
-)  # fmt: skip
-def test_methods_are_the_sums_of_their_parts(text: str, parts: list[str]) -> None:
-    assert [type(part).__name__ for part in methods.parse(text).parts] == parts
-
-
-def test_sigmoids_change_step_0() -> None:
-    assert methods.parse("lwf-mc").first_step == "sigmoid"

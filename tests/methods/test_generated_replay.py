@@ -101,10 +101,10 @@ def test_the_first_helper_is_the_network_itself_however_it_came_to_be() -> None:
     architecture = Architecture(encoder="test_resnet", decoder="deeplabv3plus", classifier_kernel=3, align_corners=True)
     student = Segmenter(architecture, [3, 1]).eval()
     part = ReplayedPictures(folder=Path("pictures"))
-    part._keep(0, (1, 2, 3), student)
+    part._save_helper(0, (1, 2, 3), student)
     images = torch.randint(0, 256, (1, 3, 64, 64), dtype=torch.uint8)
     outputs = student(images, with_stages=True)
-    answer = part._kept(0, student).eval()(student.normalise(images), outputs.stages, images)
+    answer = part._load_helper(0, student).eval()(student.normalise(images), outputs.stages, images)
     torch.testing.assert_close(answer, upsample(outputs, images))
 
 

@@ -269,3 +269,24 @@ def test_every_registered_method_says_what_it_is() -> None:
     assert needs["ewf"] == ()
     assert needs["recall"] == needs["emseg"] == ("teacher", "memory", "replay images")
     assert needs["sdr"] == ("teacher", "memory")
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("lwf", ["CrossEntropy", "OutputDistillation"]),
+        ("lwf-mc", ["BinaryCrossEntropy", "SigmoidDistillation"]),
+        ("ilt", ["CrossEntropy", "OutputDistillation", "EncoderDistillation"]),
+        ("ilt+", ["CrossEntropy", "OutputDistillation", "EncoderDistillation", "DecoderDistillation"]),
+        ("ilt++ucd", ["CrossEntropy", "OutputDistillation", "EncoderDistillation", "DecoderDistillation",
+                      "ContrastiveDistillation"]),
+        ("ewf", ["CrossEntropy", "WeightFusion"]),
+        ("mib+ewf", ["UnbiasedCrossEntropy", "UnbiasedDistillation", "BalancedInitialisation", "WeightFusion"]),
+    ],
+)  # fmt: skip
+def test_methods_are_the_sums_of_their_parts(text: str, parts: list[str]) -> None:
+    assert [type(part).__name__ for part in methods.parse(text).parts] == parts
+
+
+def test_sigmoids_change_step_0() -> None:
+    assert methods.parse("lwf-mc").first_step == "sigmoid"

@@ -1,4 +1,4 @@
-"""Distillation on the output: keep saying about the old classes what the teacher says."""
+"""Distillation: keep the outputs and features of the student close to the teacher's."""
 
 from collections.abc import Sequence
 
@@ -47,7 +47,7 @@ def output_distillation(student_logits: Tensor, teacher_logits: Tensor) -> Tenso
 
 
 def sigmoid_distillation(student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
-    """Distillation of yes-or-no answers over the old classes (LwF-MC).
+    """Distillation of the sigmoids of the old classes (LwF-MC).
 
     ``−1/(|P|·K) Σ_p Σ_{c<K} t log σ(z_pc) + (1−t) log σ(−z_pc)`` with t the teacher's sigmoid.
 
@@ -59,8 +59,8 @@ def sigmoid_distillation(student_logits: Tensor, teacher_logits: Tensor) -> Tens
         A scalar; 0 (with zero gradient) for an empty batch.
     """
     old = student_logits[:, : _old_classes(student_logits, teacher_logits)]
-    answers = torch.sigmoid(teacher_logits.detach())
-    return F.binary_cross_entropy_with_logits(old, answers, reduction="sum") / max(old.numel(), 1)
+    targets = torch.sigmoid(teacher_logits.detach())
+    return F.binary_cross_entropy_with_logits(old, targets, reduction="sum") / max(old.numel(), 1)
 
 
 def feature_distillation(student: Tensor, teacher: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ def local_pod(features: Tensor, scales: Sequence[int] = SCALES) -> Tensor:
     """Width- and height-pooled activations in windows of every scale (PLOP; UCD above eq. 18).
 
     At scale s the map is cut into s×s windows of ⌊h/s⌋×⌊w/s⌋; in each, the mean over its width and the mean over its
-    height are kept. Rows and columns left over by the division are not looked at, as in the published code.
+    height are kept. Rows and columns left over by the division are not used, as in the published code.
 
     Args:
         features: (B, D, h, w) float.
@@ -129,7 +129,7 @@ def pod_distance(student: Tensor, teacher: Tensor, scales: Sequence[int] = SCALE
     """
     gap = local_pod(student.square(), scales) - local_pod(teacher.detach().square(), scales)
     square = gap.square().sum(dim=1)
-    # The norm has no gradient at 0; where nothing differs there is nothing to mend.
+    # The norm has no gradient at 0; where the maps agree it is taken as 0.
     norm = torch.where(square > 0, square.where(square > 0, 1).sqrt(), 0)
     return norm.sum() / max(len(norm), 1)
 

@@ -1,4 +1,4 @@
-"""Importance-weighted penalties: let parameters that mattered move less."""
+"""Importance-weighted penalties: parameters that were important for earlier steps move less."""
 
 from torch import Tensor
 
@@ -25,5 +25,5 @@ def weighted_distance(now: Tensor, before: Tensor, importance: Tensor) -> Tensor
     Returns:
         A scalar; 0 for an empty tensor.
     """
-    # θ first: its layout decides in which order is summed, and that of Ω may change when it is saved and loaded.
+    # θ comes first: its memory layout decides the order of the sum. That of Ω may change when it is saved and loaded.
     return ((now - before.detach()).square() * importance).sum()

@@ -21,7 +21,7 @@ def class_means(
 
     Args:
         features: (B, P, D) float.
-        labels: (B, P) int64 in 0…C−1; anything else takes no part.
+        labels: (B, P) int64 in 0…C−1; pixels with other labels are not used.
         num_classes: C.
         across_processes: a group is its pixels of all processes, not only of this one.
 
@@ -63,7 +63,7 @@ def attraction(features: Tensor, labels: Tensor, *, num_classes: int, across_pro
 
     Args:
         features: (P, D) float.
-        labels: (P,) int64 in 0…C−1; anything else takes no part.
+        labels: (P,) int64 in 0…C−1; pixels with other labels are not used.
         num_classes: C.
         across_processes: count the pixels of all processes, not only of this one.
 
@@ -105,7 +105,7 @@ def sparsity(features: Tensor, labels: Tensor, *, num_classes: int, across_proce
 
     Args:
         features: (P, D) float.
-        labels: (P,) int64 in 0…C−1; anything else takes no part.
+        labels: (P,) int64 in 0…C−1; pixels with other labels are not used.
         num_classes: C.
         across_processes: count the pixels of all processes, not only of this one.
 

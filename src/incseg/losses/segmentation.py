@@ -56,12 +56,12 @@ def balanced_cross_entropy(
     """Cross-entropy in which rare classes weigh more: by inverse frequency for a power of 1.
 
     ``Σ_p w(y_p) ce_p / Σ_c n_c w(c)`` with ``w(c) = n_c^−power``, n_c the number of pixels of class c. With power 1
-    every class that is there has an equal say; with power 0 every labelled pixel has.
+    every class in the batch has the same total weight; with power 0 every labelled pixel has the same weight.
 
     Args:
         logits: (B, C, H, W) float.
         labels: (B, H, W) int64 in 0…C−1, or 255 for ignored.
-        power: how strongly frequency is evened out.
+        power: how strongly rare classes are favoured.
         counts: (C,) n_c of the whole batch where this is only a part of it: the losses of the parts then add up to
             that of the whole.
 
@@ -76,7 +76,7 @@ def balanced_cross_entropy(
 
 
 def binary_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Every class as a yes-or-no question of its own (LwF-MC, after iCaRL).
+    """Binary cross-entropy with one sigmoid per class (LwF-MC, after iCaRL).
 
     ``−1/|I| Σ_{p: y_p≠255} Σ_c [y_p=c] log σ(z_pc) + [y_p≠c] log σ(−z_pc)``, background being a class like any other.
 
@@ -88,8 +88,8 @@ def binary_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
         A scalar; 0 (with zero gradient) when every pixel is ignored.
     """
     classes = torch.arange(logits.shape[1], device=labels.device).view(1, -1, 1, 1)
-    answers = (labels.unsqueeze(1) == classes).to(logits.dtype)
-    per_pixel = F.binary_cross_entropy_with_logits(logits, answers, reduction="none").sum(dim=1)
+    targets = (labels.unsqueeze(1) == classes).to(logits.dtype)
+    per_pixel = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(dim=1)
     return per_pixel.where(labels != IGNORE, 0).sum() / max(labels.numel(), 1)
 
 

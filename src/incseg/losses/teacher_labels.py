@@ -1,4 +1,4 @@
-"""Labels that come from the teacher: the extended map of UCD, and how sure a prediction is."""
+"""Labels that come from the teacher: the extended map of UCD, and how certain a prediction is."""
 
 import math
 
@@ -44,7 +44,7 @@ BINS = 100
 
 
 def normalised_entropy(probs: Tensor) -> Tensor:
-    """``−Σ_c p_c ln p_c / ln C`` per pixel, from 0 (certain) to 1 (no idea).
+    """``−Σ_c p_c ln p_c / ln C`` per pixel, from 0 (certain) to 1 (all classes equally likely).
 
     Args:
         probs: (B, C, …) probabilities.

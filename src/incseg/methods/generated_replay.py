@@ -91,7 +91,7 @@ class ReplayedPictures(LossTerm):
                 raise InputError("--recall.generator needs --recall.images DIR: where its pictures are kept.")
             return
         names = [classes[channel] for channel in steps[-1].old]
-        self._fill(names, number=1)  # a generator that fails should fail before training
+        self._generate_missing(names, number=1)  # a generator that fails should fail before training
         PictureFolder(self.folder).check(names, self.per_class)
 
     def begin(self, context: Context) -> None:
@@ -103,9 +103,9 @@ class ReplayedPictures(LossTerm):
             context.say("recall: there are no pictures to replay (--recall.images DIR); only background is inpainted")
             return
         if context.step.index == 1:
-            self._keep(0, context.step.old, context.teacher)
+            self._save_helper(0, context.step.old, context.teacher)
         for index in range(context.step.index):
-            self._helpers[index] = self._kept(index, context.student).eval().requires_grad_(False)
+            self._helpers[index] = self._load_helper(index, context.student).eval().requires_grad_(False)
         if context.step.future:
             torch.manual_seed(context.seed)
             context.student.add_module("helper", HelperDecoder(context.student, [1 + len(context.step.new)]))
@@ -115,7 +115,7 @@ class ReplayedPictures(LossTerm):
         if context.teacher is None or self.folder is None:
             return None
         names = {channel: context.library.classes[channel] for channel in context.step.old}
-        self._fill(list(names.values()), self.per_class, context.say)
+        self._generate_missing(list(names.values()), self.per_class, context.say)
         files, channels = list[Path](), list[int]()
         for channel, name in names.items():
             found = PictureFolder(self.folder).files(name, self.per_class)
@@ -138,7 +138,7 @@ class ReplayedPictures(LossTerm):
 
     def losses(self, view: View) -> dict[str, Tensor]:
         """The loss of this step's helper, on the step's own images and their ground truth."""
-        helper = _in_training(self._student)
+        helper = _current_helper(self._student)
         if helper is None:
             return {}
         own = view.replayed == BACKGROUND
@@ -150,9 +150,9 @@ class ReplayedPictures(LossTerm):
 
     def end(self, context: Context) -> None:
         """Move the helper from the network to the memory."""
-        helper = _in_training(context.student)
+        helper = _current_helper(context.student)
         if helper is not None:
-            self._keep(context.step.index, context.step.new, helper)
+            self._save_helper(context.step.index, context.step.new, helper)
             del context.student.helper
 
     def _helper_logits(self, helper: HelperDecoder, view: View, chosen: Tensor) -> Tensor:
@@ -161,7 +161,7 @@ class ReplayedPictures(LossTerm):
         logits: Tensor = helper(images, [stage[chosen] for stage in view.student.stages], view.labels)
         return logits
 
-    def _keep(self, index: int, channels: Sequence[int], network: nn.Module) -> None:
+    def _save_helper(self, index: int, channels: Sequence[int], network: nn.Module) -> None:
         state = network.state_dict()
         for name, tensor in state.items():
             if name.startswith(("decoder.", "classifier.")):
@@ -169,7 +169,7 @@ class ReplayedPictures(LossTerm):
         device = next(network.parameters()).device
         self.memory[f"{index}/channels"] = torch.tensor([BACKGROUND, *channels], device=device)
 
-    def _kept(self, index: int, student: Segmenter) -> HelperDecoder:
+    def _load_helper(self, index: int, student: Segmenter) -> HelperDecoder:
         prefix = f"{index}/"
         state = {name.removeprefix(prefix): tensor for name, tensor in self.memory.items() if name.startswith(prefix)}
         del state["channels"]
@@ -178,7 +178,7 @@ class ReplayedPictures(LossTerm):
         helper.load_state_dict(state)
         return helper
 
-    def _fill(self, names: Sequence[str], number: int, say: Callable[[str], None] = lambda _: None) -> None:
+    def _generate_missing(self, names: Sequence[str], number: int, say: Callable[[str], None] = lambda _: None) -> None:
         """Generate pictures of each class until there are ``number``, in one process for all."""
         if self.generator is None or self.folder is None:
             return
@@ -212,7 +212,7 @@ def _on_first_process(do: Callable[[], None]) -> None:
         raise InputError(message[0])
 
 
-def _in_training(student: Segmenter) -> HelperDecoder | None:
+def _current_helper(student: Segmenter) -> HelperDecoder | None:
     """The helper of the current step. It is a submodule of the student, so that it is optimised and saved with it."""
     return getattr(student, "helper", None)
 
