@@ -140,6 +140,12 @@ def model_file(path: Path, step: int | None = None) -> Path:
     return run.model(steps[-1])
 
 
+def statistics_file(model: Path) -> Path:
+    """Where the statistics of a model file lie, if it has any: beside it."""
+    beside = "memory.safetensors" if model.name == MODEL_FILE else f"{model.stem}.statistics.safetensors"
+    return model.with_name(beside)
+
+
 def write_json(path: Path, value: object) -> None:
     """Write a whole file or none. JSON has no NaN: the caller replaces it by None."""
     text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)

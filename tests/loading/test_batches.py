@@ -75,7 +75,7 @@ def test_a_file_that_breaks_during_training_is_named_in_one_sentence(tmp_path: P
     broken = root / "images" / "002.png"
     broken.write_bytes(b"")
     with pytest.raises(InputError) as caught:
-        list(scoring_loader(scored, 1, workers))
+        list(whole_loader(scored, 1, workers))
     assert str(caught.value) == f"the image {broken} cannot be read: it is not an image file."
 
 

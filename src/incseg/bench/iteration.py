@@ -50,16 +50,16 @@ def _prepared(configs: Sequence[RunConfig]) -> tuple[torch.device, list[Callable
         trainer = trainers[index]
         first, second = trainer.curriculum.steps[:2]
         # Importances and prototypes come from an earlier step: give them one iteration of it.
-        lesson = trainer.prepare(first)
-        trainer.train_on(lesson, next(iter(trainer.batches(first, lesson.images, epochs=1))), 0)
-        trainer.method.end(lesson.context)
-        lesson = trainer.prepare(second)
-        batches = list(islice(trainer.batches(second, lesson.images, epochs=1), BATCHES))
+        run = trainer.prepare(first)
+        trainer.train_on(run, next(iter(trainer.batches(first, run.images, epochs=1))), 0)
+        trainer.method.end(run.context)
+        run = trainer.prepare(second)
+        batches = list(islice(trainer.batches(second, run.images, epochs=1), BATCHES))
         done = 0
 
         def iterate() -> None:
             nonlocal done
-            trainer.train_on(lesson, batches[done % len(batches)], done % lesson.iterations)
+            trainer.train_on(run, batches[done % len(batches)], done % run.iterations)
             done += 1
 
         return iterate

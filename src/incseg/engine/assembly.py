@@ -3,6 +3,7 @@
 import copy
 import os
 import platform
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ def build(
     """Build everything a run needs, so that whatever is wrong with the input is found before training starts."""
     say = console.say if console is not None and fabric.is_global_zero else None
     curriculum = build_curriculum(Protocol.parse(config.protocol), config.data, say)
-    method = methods.parse(config.method, config.settings)
+    method = _method(config)
     method.check(curriculum.steps, curriculum.classes)
     folder = RunFolder(out)
     if given is None:
@@ -100,6 +101,12 @@ def build(
         check_given_model(given, folder, method)
         student = copy.deepcopy(given.segmenter).cpu()
         method.load_memory(dict(given.memory))
+        if method.lacks_statistics:
+            raise InputError(
+                f"'{method.name}' adds classes to the statistics of a model's training images, and this model has none: "
+                "gather them with 'incseg statistics MODEL --data DIR' while these images are at hand, or choose a "
+                "--method that trains."
+            )
     _try_out(student, config.data.crop_size)
     header = run_header(config, fabric)
     return Trainer(
@@ -121,6 +128,14 @@ def build(
         ),
         header=header,
     )
+
+
+def _method(config: RunConfig) -> methods.Method:
+    """The method of a run; one that trains also gathers statistics for later extensions, unless that is switched off."""
+    method = methods.parse(config.method, config.settings)
+    if method.solves or not config.engine.statistics:
+        return method
+    return replace(method, parts=(*method.parts, methods.ClosedForm(carried=True)))
 
 
 def _check(config: RunConfig, out: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning.fabric.utilities.rank_zero import rank_zero_only
+from safetensors.torch import load_file
 
 from incseg import methods
 from incseg.config import SCORING, Network, RunConfig, from_yaml, load_recipe, merge
@@ -14,14 +15,13 @@ from incseg.curriculum.extension import BACKGROUND_NAMES, plain, refuse_clashes
 from incseg.datasets import Source, open_source
 from incseg.datasets.folder import LAYOUT
 from incseg.engine.assembly import train
-from incseg.engine.checkpoint import FinishedStep
 from incseg.engine.first_step import GivenModel
 from incseg.errors import InputError
 from incseg.loading import batches_per_epoch
 from incseg.metrics import mean
 from incseg.models.segmenter import STRIDE
 from incseg.models.storage import TrainedModel
-from incseg.run_folder import Run, RunFolder
+from incseg.run_folder import Run, RunFolder, statistics_file
 
 EPOCHS = 30  # the paper's, as long as that is neither too few nor too many iterations
 FEWEST, MOST = 800, 6000
@@ -132,13 +132,13 @@ def _announce(model: TrainedModel, source: Source, config: RunConfig, console: C
 
 def _given(model: TrainedModel) -> GivenModel:
     """The network; and for the model of a run, what the method of that run remembers."""
+    memory = load_file(remembered) if model.path and (remembered := statistics_file(model.path)).is_file() else {}
     place = RunFolder.holding(model.path) if model.path is not None else None
-    finished = FinishedStep.load(*place) if place is not None else None
-    if place is None or finished is None:
-        return GivenModel(model.segmenter, model.history)
+    if place is None:
+        return GivenModel(model.segmenter, model.history, memory)
     run = from_yaml(place[0].config)
     remembered_by = methods.parse(run.method, run.settings).first_step
-    return GivenModel(model.segmenter, model.history, finished.memory, remembered_by)
+    return GivenModel(model.segmenter, model.history, memory, remembered_by)
 
 
 def before_and_after(run: Path) -> Table:

@@ -49,6 +49,8 @@ class ClosedForm(Part):
         statistics = statistics.with_classes(cells[statistics.num_classes :])
         statistics = gather(context.student, statistics, context.whole_images(), self.fit, _sum_over_processes)
         self.memory = statistics.state()
+        size = sum(tensor.nbytes for tensor in self.memory.values())
+        context.say(f"statistics of {statistics.num_classes - 1} classes for later extensions: {size / 1e6:.1f} MB")
         if self.solves:
             grown = [*context.student.classifier.head_sizes, len(context.step.new)]
             sizes = grown if context.step.index > 0 else [context.step.num_classes]

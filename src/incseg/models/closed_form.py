@@ -98,7 +98,8 @@ class ClosedFormHead(Head):
 
     def forward(self, embedding: Tensor, stages: Sequence[Tensor]) -> Tensor:
         """(B, C, h, w) scores on the grid of the layout."""
-        return (self.features(embedding, stages) @ self.weight).movedim(-1, 1)
+        cells: Tensor = self.features(embedding, stages)
+        return (cells @ self.weight).movedim(-1, 1)
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """Scores estimate probabilities already; what lies outside [0, 1] is clipped, and the rest made to sum to 1."""
