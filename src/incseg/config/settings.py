@@ -137,8 +137,8 @@ class EngineConfig(Section):
     pictures: int = Field(default=8, ge=0)
     """Validation images whose predictions are kept after every step."""
     statistics: bool = True
-    """Keep beside the final model what 'incseg extend' needs to add classes in seconds: sums over all training pixels, no
-    image, at most 70 MB. Kept where the last step labels every class, as in a run of a single step."""
+    """Keep beside the final model what 'incseg extend' needs to add classes in seconds: sums over all training pixels,
+    no image, at most 70 MB. Kept where the last step labels every class, as in a run of a single step."""
 
     @field_validator("loggers", mode="before")
     @classmethod

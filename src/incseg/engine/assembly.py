@@ -103,8 +103,8 @@ def build(
         method.load_memory(dict(given.memory))
         if method.lacks_statistics:
             raise InputError(
-                f"'{method.name}' adds classes to the statistics of a model's training images, and this model has none: "
-                "gather them with 'incseg statistics MODEL --data DIR' while these images are at hand, or choose a "
+                f"'{method.name}' adds classes to the statistics of a model's training images, and this model has "
+                "none: gather them with 'incseg statistics MODEL --data DIR' while these images are at hand, or choose a "
                 "--method that trains."
             )
     _try_out(student, config.data.crop_size)
@@ -131,7 +131,7 @@ def build(
 
 
 def _method(config: RunConfig) -> methods.Method:
-    """The method of a run; one that trains also gathers statistics for later extensions, unless that is switched off."""
+    """The method of a run; one that trains also gathers statistics for later extensions, unless switched off."""
     method = methods.parse(config.method, config.settings)
     if method.solves or not config.engine.statistics:
         return method
