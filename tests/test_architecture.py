@@ -26,9 +26,7 @@ ALLOWED = {
     "paper": {"engine", "methods", "curriculum", "datasets"},
     "report": {"paper", "datasets"},
     "bench": {"losses", "engine"},
-    "catalogue": {"datasets", "methods", "paper"},
-    "data_cli": {"datasets", "engine", "report"},
-    "cli": {"engine", "deploy", "report", "paper", "bench", "datasets", "catalogue", "data_cli"},
+    "cli": {"engine", "deploy", "report", "paper", "bench", "methods", "datasets"},
     "__main__": {"cli"},
 }
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from incseg.errors import InputError, closest
 
@@ -13,6 +13,19 @@ class Section(BaseModel):
     """A group of settings; an unknown name is an error, not a silent default."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _from_text(cls, value: object, info: ValidationInfo) -> object:
+        """Read what pydantic does not: 'none', and lists with commas between the items."""
+        annotation = cls.model_fields[info.field_name or ""].annotation
+        kinds = {get_origin(kind) or kind for kind in (annotation, *get_args(annotation))}
+        if value is None or (isinstance(value, str) and value.lower() == "none"):
+            empty = () if tuple in kinds else value  # 'none' may also be a text like any other
+            return None if type(None) in kinds else empty
+        if isinstance(value, str) and tuple in kinds:
+            return tuple(item.strip() for item in value.split(","))
+        return value
 
 
 class DataConfig(Section):
@@ -54,11 +67,6 @@ class DataConfig(Section):
     def _from_anywhere(cls, path: Path | None) -> Path | None:
         """A run can be taken up from another folder, and by another spelling of the same path."""
         return None if path is None else path.expanduser().resolve()
-
-    @field_validator("class_order", mode="before")
-    @classmethod
-    def _separated_by_commas(cls, order: object) -> object:
-        return tuple(name.strip() for name in order.split(",")) if isinstance(order, str) else order
 
 
 class ModelConfig(Section):
@@ -119,13 +127,6 @@ class EngineConfig(Section):
     pictures: int = Field(default=8, ge=0)
     """Validation images whose predictions are kept after every step."""
 
-    @field_validator("loggers", mode="before")
-    @classmethod
-    def _separated_by_commas(cls, loggers: object) -> object:
-        if loggers in (None, "none"):
-            return ()
-        return tuple(name.strip() for name in loggers.split(",")) if isinstance(loggers, str) else loggers
-
 
 class RunConfig(Section):
     """One run: a protocol, a method, and everything needed to repeat it."""
@@ -155,13 +156,8 @@ def validate(values: Mapping[str, Any]) -> RunConfig:
     try:
         config = RunConfig.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "extra_forbidden":
-            raise InputError(f"there is no setting '{name}'.{closest(name, setting_names())}") from None
-        raise InputError(f"the setting {name} cannot be {first['input']!r}: {first['msg']}.") from None
-    sections = [name.split(".")[0] for name in setting_names() if "." in name]
-    owners = [*dict.fromkeys(sections), *filter(None, config.method.split("+"))]
+        raise _refusal(error) from None
+    owners = [*section_types(), *filter(None, config.method.split("+"))]
     for owner in config.settings:
         if owner not in owners and owner not in names_in(config.method):
             raise InputError(
@@ -171,19 +167,47 @@ def validate(values: Mapping[str, Any]) -> RunConfig:
     return config
 
 
+def read_setting(section: type[Section], name: str, text: str) -> Any:
+    """The value that text stands for, by the type with which the setting ``SECTION.NAME`` is declared."""
+    owner, _, key = name.partition(".")
+    try:
+        return getattr(section.model_validate({key: text}), key)
+    except ValidationError as error:
+        raise _refusal(error, owner) from None
+
+
+def as_text(value: object) -> str:
+    """A value as one writes it on the command line: the inverse of :func:`read_setting`."""
+    if value is None or value == ():
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _refusal(error: ValidationError, *owner: str) -> InputError:
+    """The first problem in one sentence; ``owner`` is the section, where a setting was read on its own."""
+    first = error.errors()[0]
+    name = ".".join([*owner, *(part for part in first["loc"] if isinstance(part, str))])
+    if first["type"] == "extra_forbidden":
+        return InputError(f"there is no setting '{name}'.{closest(name, setting_names())}")
+    return InputError(f"the setting {name} cannot be {first['input']!r}: {first['msg']}.")
+
+
 def names_in(method: str) -> set[str]:
     """Names that may stand in a sum, those that end in a plus included; what they mean, ``methods`` knows."""
     names = set("".join(method.split()).split("+")) - {""}
     return names | {f"{name}+" for name in names}
 
 
+def section_types() -> dict[str, type[Section]]:
+    """The sections of a run by name, in the order in which they are declared."""
+    kinds = {name: field.annotation for name, field in RunConfig.model_fields.items()}
+    return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Section)}
+
+
 def setting_names() -> list[str]:
     """Every setting, dotted."""
-    names = []
-    for name, field in RunConfig.model_fields.items():
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, Section):
-            names += [f"{name}.{inner}" for inner in kind.model_fields]
-        else:
-            names.append(name)
-    return names
+    sections = section_types()
+    plain = [name for name in RunConfig.model_fields if name not in sections]
+    return plain + [f"{section}.{name}" for section, kind in sections.items() for name in kind.model_fields]
