@@ -27,6 +27,7 @@ Sections = Mapping[str, Section]
 """Settings by the name of their section; the values are the defaults that help shows."""
 OptionalFolder = Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")]
 Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME...", help_behavior_hint="")]
+DEFAULT = RunConfig(protocol="")
 METAVARS = {bool: "{true,false}", int: "INT", float: "FLOAT", Path: "PATH", NoneType: "none"}
 
 
@@ -72,20 +73,21 @@ def show_help(command: Callable[..., None], words: Sequence[str], program: str) 
         _parse(_collector(command, {}), ["--help"], program)
         return
     given: dict[str, Any] = {"method": dict(itertools.pairwise(words)).get("--method")}
-    config = RunConfig(protocol="", method=given["method"] or RunConfig.model_fields["method"].default)
+    config = RunConfig(protocol="", method=given["method"] or DEFAULT.method)
     with contextlib.suppress(InputError):  # help is often asked for before everything is there, or right
         given = read_arguments(command, words, program)
-        chosen = {"method": given["method"]} if given.get("method") else {}
-        config = load_recipe(given["recipe"], chosen) if "recipe" in given else config
+        asked = {"method": given["method"]} if given.get("method") else {}
+        config = load_recipe(given["recipe"], asked) if "recipe" in given else config
     sections = _run_sections(config)
-    if given.get("method") or "recipe" in given:
-        sections |= _method_sections(config)
-    _parse(_collector(command, sections, settings_shown(command)), ["--help"], program)
+    knows_method = "method" in given and (given["method"] or config.protocol)
+    chosen = _method_sections(config) if knows_method else {}
+    shown = (*settings_shown(command), *(f"{name}." for name in chosen))
+    _parse(_collector(command, {**sections, **chosen}, shown), ["--help"], program)
 
 
 def _sections_for(words: Sequence[str]) -> Sections:
     """The sections of a run, and of all methods if a word may be about one: importing these takes seconds."""
-    sections = _run_sections(RunConfig(protocol=""))
+    sections = _run_sections(DEFAULT)
     named = {word.removeprefix("--").partition(".")[0] for word in words if is_setting(word)}
     return sections if named <= set(sections) else {**_method_sections(), **sections}
 
@@ -160,32 +162,41 @@ def _collector(
     def collect(**arguments: Any) -> dict[str, Any]:
         return arguments
 
-    signature = inspect.signature(command)
-    has_defaults = "recipe" in signature.parameters  # elsewhere they depend on more than the command line says
+    declared = inspect.signature(command).parameters
+    annotations = {name: _with_plain_errors(name, p.annotation) for name, p in declared.items() if name != "settings"}
+    defaults = {name: declared[name].default for name in annotations}
+    if sections:
+        has_defaults = "recipe" in declared  # elsewhere they depend on more than the command line says
+        annotations["settings"] = Annotated[_settings_type(sections, shown, has_defaults), tyro.conf.arg(name="")]
+    collect.__doc__, collect.__annotations__ = command.__doc__, annotations
+    collect.__dict__["__signature__"] = inspect.Signature(
+        [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=defaults.get(name, inspect.Parameter.empty),
+                annotation=annotation,
+            )
+            for name, annotation in annotations.items()
+        ]
+    )
+    return collect
+
+
+def _settings_type(sections: Sections, shown: tuple[str, ...], has_defaults: bool) -> Any:
+    """Nested dictionaries in which tyro puts only the settings that were written."""
     types: dict[str, dict[str, Any]] = {}
     for owner, key, field in _declared(sections):
         if f"{owner}.{key}".startswith(shown):
             default = as_text(getattr(sections[owner], key)) if has_defaults else None
             types.setdefault(owner, {})[key] = _setting_type(type(sections[owner]), f"{owner}.{key}", field, default)
-    groups = {owner: _typed_dict(owner, keys, type(sections[owner]).__doc__) for owner, keys in types.items()}
-    parameters = []
-    for name, parameter in signature.parameters.items():
-        kind, default = _with_plain_errors(name, parameter.annotation), parameter.default
-        if name == "settings":
-            if not groups:
-                continue
-            kind = Annotated[_typed_dict(name, groups), tyro.conf.arg(name="")]
-            default = inspect.Parameter.empty
-        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
-    collect.__doc__ = command.__doc__
-    collect.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    collect.__dict__["__signature__"] = inspect.Signature(parameters)
-    return collect
+    return _typed_dict(
+        "settings", {owner: _typed_dict(owner, keys, type(sections[owner]).__doc__) for owner, keys in types.items()}
+    )
 
 
 def _typed_dict(name: str, keys: Mapping[str, Any], doc: str | None = None) -> Any:
-    """A dictionary in which tyro puts only what was written."""
-    kind: Any = TypedDict(name, dict(keys), total=False)  # type: ignore[operator]
+    kind: Any = TypedDict(name, dict(keys), total=False)  # type: ignore[misc]  # made at run time, not for mypy
     kind.__doc__ = doc
     return kind
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from incseg.cli.arguments import OptionalFolder, is_rank_zero, takes_settings
+from incseg.cli.arguments import DEFAULT, OptionalFolder, is_rank_zero, takes_settings
 from incseg.config import Layer
 from incseg.console import Console
 from incseg.errors import InputError
@@ -14,15 +14,15 @@ OptionalStep = Annotated[int | None, tyro.conf.arg(metavar="K", help_behavior_hi
 ModelPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
 
 
-@takes_settings("")
+@takes_settings("data.crop_size", "data.workers", "data.void", "optim.", "engine.")
 def extend(
     model: ModelPath,
     data: Annotated[Path, tyro.conf.arg(metavar="DIR")],
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")],
-    method: Annotated[str, tyro.conf.arg(metavar="METHOD")] = "mib+ucd",
+    method: Annotated[str, tyro.conf.arg(metavar="METHOD")] = DEFAULT.method,
     validation: OptionalFolder = None,
     step: OptionalStep = None,
-    seed: int = 42,
+    seed: int = DEFAULT.seed,
     settings: Layer | None = None,
 ) -> None:
     """Teach a trained model new classes from images and masks of only those; no old data needed.
@@ -90,8 +90,8 @@ def import_model(
     model = read_checkpoint(checkpoint, kind, encoder, read_lines(classes), mean or None, std or None)
     model.save(out / "model.safetensors")
     write_card(model, out)
-    classes = f"{len(model.classes) - 1} classes and background"
-    Console().say(f"{out} is written, with {classes}; its outputs equal those of {checkpoint}.")
+    known = f"{len(model.classes) - 1} classes and background"
+    Console().say(f"{out} is written, with {known}; its outputs equal those of {checkpoint}.")
 
 
 def predict(

@@ -6,12 +6,11 @@ from typing import Annotated
 
 import tyro
 
-from incseg.cli.arguments import Names, OptionalFolder, is_rank_zero, takes_settings
-from incseg.config import SCORING, Layer, RunConfig, load_recipe, merge, recipe_names
+from incseg.cli.arguments import DEFAULT, Names, OptionalFolder, is_rank_zero, takes_settings
+from incseg.config import SCORING, Layer, load_recipe, merge, recipe_names
 from incseg.console import Console
 from incseg.errors import InputError
 
-DEFAULT = RunConfig(protocol="")
 RunPath = Annotated[Path, tyro.conf.arg(metavar="RUN")]
 
 

@@ -55,7 +55,7 @@ def predict_files(
                 prediction.save(out / file.name)
                 tally.written += 1
             progress.update(task, completed=tally.written + len(tally.failed))
-    console.print(f"{tally.written} of {len(files)} images segmented: {out}", highlight=False, soft_wrap=True)
+    console.say(f"{tally.written} of {len(files)} images segmented: {out}")
     if tally.failed:
         raise IncompleteError(
             f"{len(tally.failed)} of {len(files)} images could not be read: {', '.join(tally.failed)}"
@@ -83,7 +83,7 @@ def _batches(
             for file, result in zip(chunk, results, strict=True):
                 if isinstance(result, InputError):
                     tally.failed.append(str(file.path))
-                    console.print(f"left out: {result}", highlight=False, markup=False, soft_wrap=True)
+                    console.say(f"left out: {result}")
                 else:
                     batch.append((file, result))
             if batch:

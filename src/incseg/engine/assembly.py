@@ -144,7 +144,7 @@ def build_curriculum(config: RunConfig, console: Console | None = None) -> Curri
 
     def progress(done: int, total: int) -> None:
         if console is not None and done % 2000 == 0:
-            console.print(f"reading which classes each mask shows: {done} of {total}", highlight=False)
+            console.say(f"reading which classes each mask shows: {done} of {total}")
 
     data, protocol = config.data, Protocol.parse(config.protocol)
     source = open_source(protocol.dataset, data.root)
@@ -152,7 +152,7 @@ def build_curriculum(config: RunConfig, console: Console | None = None) -> Curri
         return Extension(data.known, source, data.validation, data.void, progress)
     shortfall = dataset_entry(protocol.dataset).shortfall(source)
     if shortfall and console is not None:
-        console.print(shortfall, highlight=False, markup=False, soft_wrap=True)
+        console.say(shortfall)
     return ProtocolCurriculum(
         source,
         protocol,

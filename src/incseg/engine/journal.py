@@ -50,7 +50,7 @@ class Journal:
     def say(self, text: str) -> None:
         """A line for the person watching."""
         if self.active:
-            self.console.print(text, highlight=False, markup=False)
+            self.console.say(text)
 
     def begin_step(self, step: int, iterations: int, per_epoch: int, start: int) -> None:
         """Show that a step begins; on resuming, drop what was logged after the checkpoint."""

@@ -32,11 +32,11 @@ def reproduce_table(plan: Plan, out: Path, console: Console) -> None:
     for table in as_tables(plan.table, outcome):
         console.show(table)
     for label, reason in plan.left_out.items():
-        _say(console, f"left out: {label}: {reason}")
+        console.say(f"left out: {label}: {reason}")
     numbers = out / f"{plan.table.name}.csv"
     write_csv(plan.table, outcome, numbers)
     written = ", ".join(map(str, [numbers, *draw(plan.table, outcome, out)]))
-    _say(console, f"written: {written}")
+    console.say(f"written: {written}")
     if failed:
         folders = ", ".join(str(run.folder) for run in failed)
         raise TrainingError(f"{len(failed)} of {len(plan.runs)} runs failed: {folders}; run this again to retry them.")
@@ -49,7 +49,7 @@ def execute(plan: Plan, console: Console) -> list[PlannedRun]:
     failed = []
     for number, run in enumerate(pending, 1):
         command = run.arguments(_first_step_for(run, plan))
-        _say(console, f"run {number} of {len(pending)}: incseg {shlex.join(command)}")
+        console.say(f"run {number} of {len(pending)}: incseg {shlex.join(command)}")
         if subprocess.run([sys.executable, "-m", "incseg", *command], check=False).returncode != 0:
             failed.append(run)
     return failed
@@ -71,11 +71,6 @@ def _first_step_for(run: PlannedRun, plan: Plan) -> Path | None:
     """Another run's step 0 if one is there by now; the run that was to provide it may have failed."""
     others = (other for other in plan.runs if other.folder != run.folder and other.first_step == run.first_step)
     return next((other.folder for other in others if other.has_first_step), None)
-
-
-def _say(console: Console, text: str) -> None:
-    """A line as it is: commands and paths may hold brackets, and must not be broken."""
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 FIELDS = ["table", "protocol", "row", "group", "seeds", "mean", "std", "paper", "difference"]
