@@ -8,6 +8,7 @@ from PIL import Image
 
 from command_line import run
 from incseg import cli
+from incseg.cli.listing import TABLES
 from incseg.datasets.cityscapes import LABEL_IDS
 from samples import write_cityscapes, write_folder
 
@@ -50,6 +51,19 @@ def test_lists(
     shown = capsys.readouterr().out
     for text in expected:
         assert text in shown
+
+
+@pytest.mark.parametrize("what", ["protocols", "recipes", "settings", "tables"])
+def test_lists_fit_a_small_terminal(
+    what: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run("list", what) == 0
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    for table in TABLES[what]():
+        for word in {word for row in (table.headers, *table.rows) for cell in row for word in cell.split()}:
+            assert word in shown
 
 
 @pytest.mark.parametrize(

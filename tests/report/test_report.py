@@ -99,5 +99,5 @@ def test_a_folder_is_no_page(tmp_path: Path) -> None:
 
 def test_tables_print_in_a_narrow_terminal(tmp_path: Path) -> None:
     console = Console(width=70, file=io.StringIO(), record=True)
-    console.print(tables.summary([Run.read(write_run(tmp_path / "run"))]).for_terminal())
+    console.print(tables.summary([Run.read(write_run(tmp_path / "run"))]).for_terminal(console.width))
     assert "25.0" in console.export_text()

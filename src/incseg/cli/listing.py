@@ -27,7 +27,7 @@ def methods() -> list[Table]:
         [
             entry.name,
             entry.summary,
-            ", ".join(entry.needs) or "–",
+            "\n".join(entry.needs) or "–",
             "\n".join(
                 f"--{entry.name}.{key.replace('_', '-')} {as_text(value)}" for key, value in entry.settings.items()
             )
@@ -61,10 +61,10 @@ def recipes() -> list[Table]:
     rows = []
     for name in recipe_names():
         config = load_recipe(name)
-        network = f"{config.model.decoder}, {config.model.encoder}"
+        network = f"{config.model.decoder}\n{config.model.encoder}"
         protocol = "" if config.protocol == name else config.protocol
         if config.data.class_order is not None:
-            protocol += f", class order {', '.join(config.data.class_order)}"
+            protocol += f" in class order {', '.join(config.data.class_order)}"
         optim = config.optim
         training = f"{optim.epochs} epochs, batch {optim.batch_size}, lr {optim.learning_rate:g} / "
         rows.append([name, network, training + f"{optim.incremental_learning_rate:g}", protocol])
@@ -110,13 +110,13 @@ def tables() -> list[Table]:
             table.name,
             str(table.number or "–"),
             table.title,
-            ", ".join(row.name for row in table.rows),
-            ", ".join(block.protocol for block in table.blocks),
+            "\n".join(row.name for row in table.rows),
+            "\n".join(block.protocol for block in table.blocks),
         ]
         for table in read_tables().values()
     ]
     note = "Reproduce one with: incseg reproduce NAME. A table without a number is the experiment behind a figure."
-    return [Table("tables of the paper", ["name", "number", "what", "rows", "columns"], rows, note, prose=True)]
+    return [Table("tables of the paper", ["name", "no.", "what", "rows", "columns"], rows, note, prose=True)]
 
 
 TABLES: dict[str, Callable[[], list[Table]]] = {
