@@ -10,7 +10,7 @@ from command_line import run
 from incseg import cli
 from incseg.cli.listing import TABLES
 from incseg.datasets.cityscapes import LABEL_IDS
-from samples import write_cityscapes, write_folder
+from samples import write_cityscapes, write_classes, write_folder
 
 QUICK = ["--model.encoder", "test_resnet", "--model.weights", "none", "--data.crop-size", "32", "--optim.epochs", "1",
          "--optim.batch-size", "4", "--engine.accelerator", "cpu", "--data.workers", "0"]  # fmt: skip
@@ -227,6 +227,24 @@ def test_a_folder_from_the_command_line_to_a_report(tmp_path: Path, capsys: pyte
     capsys.readouterr()
     assert run("eval", tmp_path / "ft", "--data.crop-size", "64") == 2
     assert "--data.crop-size belongs to the training" in capsys.readouterr().err
+
+
+def test_classes_may_have_any_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Square brackets are rich's markup; a class is called what its owner calls it."""
+    data = write_folder(tmp_path / "data", train=10, val=4, size=32)
+    names = ["disc [old]", "square [/x]", "[red]triangle[/red]", ":cat:"]
+    (data / "classes.txt").write_text("\n".join(["background", *names]))
+    out = tmp_path / "run"
+    assert run("train", "folder/2-2", "--data-root", data, "--method", "ft", "--out", out, *QUICK) == 0
+    assert run("data", "check", "folder", "--data-root", data, "--out", tmp_path / "sheet.png") == 0
+    shown = capsys.readouterr().out
+    for name in names:
+        assert shown.count(name) >= 2
+    new = write_classes(tmp_path / "new", ["ring"], images=8)
+    (new / "classes.txt").write_text("background\nring [/x]")
+    cheap = [word for word in QUICK if not word.startswith("--model") and word not in ("test_resnet", "none")]
+    assert run("extend", out, "--data", new, "--out", tmp_path / "more", *cheap) == 0
+    assert "│ ring [/x] " in capsys.readouterr().out
 
 
 def test_a_class_order_is_separated_by_commas(tmp_path: Path) -> None:

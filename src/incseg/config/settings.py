@@ -1,4 +1,4 @@
-"""Every setting of a run, declared once; the frozen sections travel down to whoever needs them."""
+"""Every setting of a run, declared once; the rest of the library receives these frozen sections themselves."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,43 +29,43 @@ class Section(BaseModel):
 
 
 class DataConfig(Section):
-    """Which data, and how it is labelled."""
+    """The data: where it is, how it is labelled and scored."""
 
     root: Path | None = None
-    """Folder of the dataset (the embedded 'shapes' needs none). On the command line also --data-root."""
+    """Folder of the dataset; the embedded 'shapes' needs none. Can also be written --data-root."""
     crop_size: int = Field(default=512, ge=32, multiple_of=32)
-    """Side of the square crops one trains on; a multiple of 32."""
+    """Side of the square training crops; a multiple of 32."""
     workers: int = Field(default=4, ge=0)
-    """Processes that load images, at most one per core; 0: the training process itself. No influence on the result."""
+    """Processes that load images, at most one per core; 0: the training process itself. Results do not depend on it."""
     class_order: tuple[str, ...] | None = None
-    """Foreground class names in the order they are learnt, separated by commas, or the name of a published order (of
-    ade20k: a, b or c); the dataset's own order by default."""
+    """Foreground class names in the order in which they are learnt, separated by commas, or the name of a published
+    order (for ade20k: a, b or c); none: the dataset's own order."""
     splits: Path | None = None
-    """Folder with a list of training images per step (train-0.npy or train-0.txt, …), or a file that 'incseg data
-    split --out' wrote, instead of the protocol's rule. On the command line also --splits."""
+    """Folder with a list of training images per step (train-0.npy or train-0.txt, …), or a file written by 'incseg data
+    split --out'; none: the protocol's rule. Can also be written --splits."""
     void: Literal["ignore", "background"] = "ignore"
-    """What unlabelled pixels (255) are while training: ignored (as in the paper), or background (as MiB on VOC)."""
+    """How unlabelled pixels (255) count in training: ignored (as in the paper), or as background (as MiB on VOC)."""
     scored_void: Literal["ignore", "background"] = "ignore"
-    """What unlabelled pixels (255) are when scoring: ignored, or background (as UCD on Cityscapes)."""
+    """How unlabelled pixels (255) count in scoring: ignored, or as background (as UCD on Cityscapes)."""
     future: Literal["background", "ignore"] = "background"
-    """What classes still to be learnt are when scoring: background (as in UCD and PLOP), or ignored (as in MiB)."""
+    """How classes of later steps count in scoring: as background (as in UCD and PLOP), or ignored (as in MiB)."""
     background: Literal["score", "ignore"] = "score"
-    """What background is when scoring: a class like others, or ignored (as MiB on ADE20K)."""
+    """How background counts in scoring: as a class like the others, or ignored (as MiB on ADE20K)."""
     scoring: Literal["full", "paper"] = "full"
-    """What is scored of an image: all of it at its own size, or, as in the reference codebases, the square of
-    crop_size in its middle after its short side was resized to that."""
+    """What is scored of an image: all of it at its own size, or, as in the reference codebases, a centre crop of
+    crop_size after resizing the short side to that."""
     score_on: Literal["seen", "all"] = "seen"
-    """Validation images scored after a step: those that show a class seen so far (as the reference), or all."""
+    """Validation images scored after a step: those that show a class learnt so far (as the reference), or all."""
 
     known: tuple[str, ...] | None = None
-    """What a given model knows already, background first; 'incseg extend' sets it."""
+    """The classes that a given model already knows, background first; 'incseg extend' sets it."""
     validation: Path | None = None
-    """A second folder to be scored on, its classes matched by name; 'incseg extend' sets it."""
+    """A second folder to score on, its classes matched by name; 'incseg extend' sets it."""
 
     @field_validator("root", "splits", "validation")
     @classmethod
     def _from_anywhere(cls, path: Path | None) -> Path | None:
-        """A run can be taken up from another folder, and by another spelling of the same path."""
+        """Absolute, so that a run can be resumed from another folder, or with another spelling of the path."""
         return None if path is None else path.expanduser().resolve()
 
 
@@ -73,15 +73,15 @@ class ModelConfig(Section):
     """The network."""
 
     encoder: str = "resnet101"
-    """Any smp or timm encoder by name."""
+    """Name of any smp or timm encoder."""
     decoder: str = "deeplabv3"
-    """Any smp decoder by name."""
+    """Name of any smp decoder."""
     output_stride: int = 16
     """Stride of the embedding (deeplabv3 and deeplabv3plus: 8 or 16)."""
     weights: str = "imagenet"
     """Encoder weights: 'imagenet' (from the hub), 'none', or a .safetensors or .pth file."""
     decoder_options: dict[str, Any] = Field(default_factory=dict)
-    """Further arguments of the smp decoder (in recipe files)."""
+    """Further arguments of the smp decoder; only in recipe files."""
 
 
 class OptimConfig(Section):
@@ -104,28 +104,28 @@ class OptimConfig(Section):
 
 
 class EngineConfig(Section):
-    """Where and how it runs; none of this belongs to the experiment."""
+    """Where and how it runs; of all this only the precision belongs to the experiment."""
 
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """What to run on."""
+    """Kind of device to run on."""
     devices: int = Field(default=1, ge=1)
     """Devices (or CPU processes) per machine."""
     nodes: int = Field(default=1, ge=1)
-    """Machines."""
+    """Number of machines."""
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
-    """Arithmetic of the network; losses are always computed in float32."""
+    """Numerical precision of the network; losses are always computed in float32."""
     deterministic: bool = False
-    """Ask every operation for a repeatable algorithm (slower on a GPU; CPU runs repeat anyway)."""
+    """Use deterministic algorithms only (slower on a GPU; CPU runs are deterministic anyway)."""
     checkpoint_every: int | None = Field(default=None, ge=1)
-    """Iterations between checkpoints; every epoch by default."""
+    """Iterations between checkpoints; none: one after every epoch."""
     log_every: int = Field(default=10, ge=1)
-    """Iterations between lines in metrics.jsonl and the loggers."""
+    """Iterations between entries in metrics.jsonl and in the loggers."""
     loggers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ("tensorboard",)
-    """Where numbers and pictures also go, separated by commas: tensorboard, wandb, mlflow; or none."""
+    """Loggers that also receive metrics and images, separated by commas: tensorboard, wandb, mlflow; or none."""
     score_batch_size: int = Field(default=8, ge=1)
     """Images per batch when scoring."""
     pictures: int = Field(default=8, ge=0)
-    """Validation images whose predictions are kept after every step."""
+    """Number of validation images whose predictions are saved after every step."""
 
 
 class RunConfig(Section):
@@ -136,7 +136,7 @@ class RunConfig(Section):
     method: str = "mib+ucd"
     """A method or a sum of methods."""
     seed: int = Field(default=42, ge=0)
-    """Every random choice follows from it."""
+    """Seed of every random choice."""
 
     @field_validator("method")
     @classmethod
@@ -195,7 +195,7 @@ def _refusal(error: ValidationError, *owner: str) -> InputError:
 
 
 def names_in(method: str) -> set[str]:
-    """Names that may stand in a sum, those that end in a plus included; what they mean, ``methods`` knows."""
+    """Names that a sum may contain, also those that end in a plus (``ilt+``); only ``methods`` knows which exist."""
     names = set("".join(method.split()).split("+")) - {""}
     return names | {f"{name}+" for name in names}
 
