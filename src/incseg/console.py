@@ -2,6 +2,7 @@
 
 import html
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,12 @@ class Console(rich.console.Console):
         self.print(table.for_terminal(self.width))
         if table.note:
             self.print(Text(table.note, style="table.caption"))
+
+
+def is_rank_zero() -> bool:
+    """Of several processes the first speaks; torchrun, Slurm, LSF and Lightning tell each its rank like this."""
+    ranks = ("RANK", "NODE_RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
+    return all(os.environ.get(name, "0") == "0" for name in ranks)
 
 
 LINES = 10  # a log gets about that many

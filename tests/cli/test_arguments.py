@@ -7,7 +7,7 @@ import pytest
 
 from incseg.cli.arguments import read_arguments
 from incseg.cli.train import reproduce, train
-from incseg.config import DataConfig, as_text, load_recipe, read_setting, section_types
+from incseg.config import load_recipe
 
 
 def settings_of(*words: str) -> Any:
@@ -74,11 +74,3 @@ def test_settings_may_stand_before_between_and_after() -> None:
     given = read_arguments(reproduce, words, "incseg reproduce")
     assert (given["table"], given["rows"], given["dry_run"]) == ("voc-main", ("mib", "ft"), True)
     assert given["settings"] == {"ucd": {"temperature": 0.1}, "optim": {"epochs": 3}}
-
-
-def test_every_default_reads_back_as_it_is_written() -> None:
-    for section, kind in section_types().items():
-        for key, field in kind.model_fields.items():
-            if field.default_factory is None:
-                assert read_setting(kind, f"{section}.{key}", as_text(field.default)) == field.default
-    assert as_text(read_setting(DataConfig, "data.class_order", "a, b")) == "a,b"

@@ -8,9 +8,10 @@ from pathlib import Path
 import tyro
 
 import incseg
+from incseg import registry
 from incseg.cli import bench, data, deploy, listing, train
-from incseg.cli.arguments import is_rank_zero, is_setting, read_arguments, settings_shown, show_help
-from incseg.console import Console
+from incseg.cli.arguments import is_setting, read_arguments, settings_shown, show_help
+from incseg.console import Console, is_rank_zero
 from incseg.errors import IncompleteError, InputError, TrainingError, closest
 
 Command = Callable[..., None]
@@ -54,13 +55,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     errors = Console(stderr=True)
     try:
-        _run(Group(DESCRIPTION, COMMANDS), _load_plugins(words), "incseg")
+        words = _load_plugins(words)
+        _run(Group(DESCRIPTION, COMMANDS), words, "incseg")
     except (InputError, TrainingError, IncompleteError) as error:
         if is_rank_zero():
             errors.say(f"incseg: {error}")
         return 2 if isinstance(error, InputError) else 1
     except KeyboardInterrupt:
-        hint = "; run the same command again to resume from the last checkpoint" if words[0] in RESUMABLE else ""
+        is_resumable = bool(words) and words[0] in RESUMABLE
+        hint = "; run the same command again to resume from the last checkpoint" if is_resumable else ""
         errors.say(f"incseg: interrupted{hint}.")
         return 1
     return 0
@@ -126,7 +129,5 @@ def _load_plugins(words: Sequence[str]) -> list[str]:
             file = waiting.pop(0) if waiting and not waiting[0].startswith("--") else ""
         if not file:
             raise InputError("--plugin needs a value: a Python file that registers methods or datasets.")
-        from incseg.registry import load_plugin
-
-        load_plugin(Path(file))
+        registry.load_plugin(Path(file))
     return rest

@@ -8,18 +8,17 @@ import contextlib
 import inspect
 import io
 import itertools
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
 from pydantic import create_model
 from pydantic.fields import FieldInfo
 
-from incseg.config import RunConfig, Section, as_text, load_recipe, read_setting, section_types
+from incseg.config import RunConfig, Section, as_text, load_recipe, names_in, read_setting, section_types
 from incseg.errors import InputError, closest
 
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -29,12 +28,6 @@ OptionalFolder = Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavi
 Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME...", help_behavior_hint="")]
 DEFAULT = RunConfig(protocol="")
 METAVARS = {bool: "{true,false}", int: "INT", float: "FLOAT", Path: "PATH", NoneType: "none"}
-
-
-def is_rank_zero() -> bool:
-    """Of several processes the first speaks; torchrun, Slurm, LSF and Lightning tell each its rank like this."""
-    ranks = ("RANK", "NODE_RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
-    return all(os.environ.get(name, "0") == "0" for name in ranks)
 
 
 def takes_settings(*shown: str) -> Callable[[Command], Command]:
@@ -98,13 +91,13 @@ def _run_sections(config: RunConfig) -> dict[str, Section]:
 
 def _method_sections(config: RunConfig | None = None) -> dict[str, Section]:
     """A section for each method that has settings, as its signature declares them; of a config, for its own methods."""
-    from incseg.methods.registry import describe_methods, summands
+    from incseg.methods import describe_methods
 
     sections: dict[str, Section] = {}
     for entry in describe_methods():
-        parameters = inspect.signature(entry.build, eval_str=True).parameters
-        if parameters and (config is None or entry.name in summands(config.method)):
-            fields: dict[str, Any] = {name: (p.annotation, p.default) for name, p in parameters.items()}
+        if entry.settings and (config is None or entry.name in names_in(config.method)):
+            types = get_type_hints(entry.build, include_extras=True)
+            fields: dict[str, Any] = {key: (types.get(key, Any), default) for key, default in entry.settings.items()}
             kind = create_model(entry.name, __base__=Section, __doc__=entry.summary, **fields)
             sections[entry.name] = kind.model_construct(**(config.settings.get(entry.name, {}) if config else {}))
     return sections

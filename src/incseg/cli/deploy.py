@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 
 import tyro
 
-from incseg.cli.arguments import DEFAULT, OptionalFolder, is_rank_zero, takes_settings
+from incseg.cli.arguments import DEFAULT, OptionalFolder, takes_settings
 from incseg.config import Layer
-from incseg.console import Console
+from incseg.console import Console, is_rank_zero
 from incseg.errors import InputError
 
 OptionalStep = Annotated[int | None, tyro.conf.arg(metavar="K", help_behavior_hint="(default: the last)")]

@@ -6,15 +6,15 @@ from typing import Annotated
 
 import tyro
 
-from incseg.cli.arguments import DEFAULT, Names, OptionalFolder, is_rank_zero, takes_settings
+from incseg.cli.arguments import DEFAULT, Names, OptionalFolder, takes_settings
 from incseg.config import SCORING, Layer, load_recipe, merge, recipe_names
-from incseg.console import Console
+from incseg.console import Console, is_rank_zero
 from incseg.errors import InputError
 
 RunPath = Annotated[Path, tyro.conf.arg(metavar="RUN")]
 
 
-def demo(out: Path = Path("runs/demo"), seed: int = 42) -> None:
+def demo(out: Path = Path("runs/demo"), seed: int = DEFAULT.seed) -> None:
     """See incremental learning on embedded data: three methods and the upper reference, a table and a report.
 
     Learns four kinds of shapes, then two more, then two more, with plain fine-tuning (ft), MiB (mib), MiB with UCD
