@@ -28,9 +28,7 @@ ALLOWED = {
     "paper": {"engine", "methods", "curriculum", "datasets"},
     "report": {"paper", "datasets"},
     "bench": {"losses", "engine"},
-    "catalogue": {"datasets", "methods", "paper"},
-    "data_cli": {"datasets", "curriculum", "report"},
-    "cli": {"engine", "deploy", "report", "paper", "bench", "datasets", "catalogue", "data_cli"},
+    "cli": {"engine", "deploy", "report", "paper", "bench", "methods", "curriculum", "datasets"},
     "__main__": {"cli"},
 }
 

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from incseg import cli
+from incseg.cli.arguments import read_arguments
+from incseg.cli.train import train as train_command
 from incseg.config import RunConfig, load_recipe
 from incseg.engine.assembly import train
 from incseg.paper import read_tables
@@ -58,6 +60,6 @@ def test_the_settings_of_the_page_on_scale_exist() -> None:
     commands = re.findall(r"^incseg train (\S+) (.*)$", (DOCS / "scale.md").read_text(), flags=re.MULTILINE)
     assert commands
     for recipe, rest in commands:
-        _, settings = cli._split_settings(shlex.split(rest))
-        config = load_recipe(recipe, settings)
+        given = read_arguments(train_command, [recipe, *shlex.split(rest)], "incseg train")
+        config = load_recipe(recipe, given["settings"])
         assert config.engine.devices > 1

@@ -2,6 +2,7 @@
 
 import html
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,7 +10,10 @@ from typing import Literal
 
 import rich.console
 import rich.table
-from rich.progress import Progress
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.progress import Progress, TextColumn
+from rich.text import Text
 
 
 class Console(rich.console.Console):
@@ -17,11 +21,20 @@ class Console(rich.console.Console):
 
     def say(self, text: str) -> None:
         """One line of plain text, never broken: commands and paths can be copied from it."""
-        self.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.print(Text(text), soft_wrap=True)
 
     def show(self, table: "Table") -> None:
-        """A table, as wide as the terminal allows."""
-        self.print(table.for_terminal())
+        """A table between its title and its note."""
+        self.print(Text(table.title, style="table.title"))
+        self.print(table.for_terminal(self.width))
+        if table.note:
+            self.print(Text(table.note, style="table.caption"))
+
+
+def is_rank_zero() -> bool:
+    """Of several processes the first speaks; torchrun, Slurm, LSF and Lightning tell each its rank like this."""
+    ranks = ("RANK", "NODE_RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
+    return all(os.environ.get(name, "0") == "0" for name in ranks)
 
 
 LINES = 10  # a log gets about that many
@@ -31,7 +44,8 @@ LINES = 10  # a log gets about that many
 def progress_of(title: str, console: Console) -> Iterator[Callable[[int, int], None]]:
     """Yields ``advance(done, of)``; ``of`` is 0 while unknown."""
     if console.is_terminal:
-        with Progress(console=console) as bar:
+        _, *columns = Progress.get_default_columns()
+        with Progress(TextColumn("{task.description}", markup=False), *columns, console=console) as bar:
             task = bar.add_task(title, total=None)
             yield lambda done, of: bar.update(task, completed=done, total=of or None)
         return
@@ -57,18 +71,32 @@ class Table:
     note: str = ""
     prose: bool = False
 
-    def for_terminal(self) -> rich.table.Table:
-        """A table for ``console.print``."""
-        table = rich.table.Table(
-            title=self.title, caption=self.note or None, title_justify="left", caption_justify="left"
-        )
+    def for_terminal(self, width: int) -> rich.table.Table:
+        """Headers and rows for ``Console.show``; what stands in them is text, not rich's markup."""
+        count = len(self.headers)
+        table, widths = rich.table.Table(), self._column_widths(width - 3 * count - 1)
+        if widths is None:  # without lines between the columns it may fit
+            table = rich.table.Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+            widths = self._column_widths(width - 2 * (count - 1))
         for index, header in enumerate(self.headers):
-            is_name = index == 0 and not self.prose  # a name cut in two is hard to find again
             justify: Literal["left", "right"] = "left" if index == 0 or self.prose else "right"
-            table.add_column(header, justify=justify, overflow="fold", no_wrap=is_name)
+            fitting = None if widths is None else widths[index]
+            table.add_column(Text(header), justify=justify, overflow="fold", width=fitting)
         for row in self.rows:
-            table.add_row(*row)
+            table.add_row(*map(Text, row))
         return table
+
+    def _column_widths(self, width: int) -> list[int] | None:
+        """Widths that break lines only between words; None if there is no room for that. rich would break words."""
+        columns = list(zip(self.headers, *self.rows, strict=True))
+        widest = [max(cell_len(line) for cell in column for line in cell.split("\n")) for column in columns]
+        least = [max(cell_len(word) for cell in column for word in ("", *cell.split())) for column in columns]
+        least[0] = widest[0]  # a name cut in two is hard to find again
+        room, wish = width - sum(least), sum(widest) - sum(least)
+        if room < 0:
+            return None
+        share = min(1, room / wish) if wish else 1
+        return [low + int(share * (high - low)) for low, high in zip(least, widest, strict=True)]
 
     def to_html(self) -> str:
         """An HTML table; every cell is escaped."""

@@ -9,11 +9,11 @@ import torchvision.models.segmentation as zoo
 from torch import Tensor, nn
 
 import incseg
+from command_line import run
 from incseg.deploy.import_model import from_smp, from_torchvision
 from incseg.deploy.model import open_model
 from incseg.errors import InputError
 from incseg.models.segmenter import IMAGENET_MEAN, IMAGENET_STD
-from test_cli import run
 
 CLASSES = ("background", "cat", "dog")
 

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from command_line import run
 from incseg.deploy.model import Model
 from incseg.deploy.prediction import Prediction
 from incseg.images import palette
-from test_cli import run
 
 
 @pytest.fixture

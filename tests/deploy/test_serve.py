@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from command_line import run
 from incseg.deploy import serve as serving
 from incseg.deploy.serve import ModelViewer, build_app, serve
 from incseg.errors import InputError
-from test_cli import run
 
 needs_gradio = pytest.mark.skipif(find_spec("gradio") is None, reason="the extra incseg[serve] is not installed")
 

@@ -4,7 +4,7 @@ import re
 import pytest
 
 from incseg.console import Console
-from incseg.engine.display import LINES, LiveDisplay, PlainDisplay, Status, display_for
+from incseg.engine.display import LINES, LiveDisplay, Status, display_for
 
 
 def learn(epochs: int, per_epoch: int = 7, *, terminal: bool, start: int = 0, width: int = 100) -> str:
@@ -60,11 +60,20 @@ def test_a_terminal_shows_a_bar_with_the_same_facts() -> None:
     assert "━" in shown
 
 
-def test_names_in_brackets_are_not_markup() -> None:
-    console = Console(file=io.StringIO(), force_terminal=False)
-    PlainDisplay(console).begin(Status("[bold]mib", last_step=0, iterations=1))
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("title", ["[bold]mib", "cross [/x]", "disc [old]", ":cat:"])
+def test_names_in_brackets_are_not_markup(title: str, terminal: bool) -> None:
+    console = Console(file=io.StringIO(), force_terminal=terminal, color_system=None, width=120)
+    display = display_for(console)
+    status = Status(title, last_step=0, iterations=2, losses={title: 1.0})
+    display.begin(status)
+    status.done = 2
+    display.update(status)
+    display.end()
     assert isinstance(console.file, io.StringIO)
-    assert "[bold]mib" in console.file.getvalue()
+    shown = console.file.getvalue()
+    assert f"{title} · step 0/0" in shown
+    assert f"{title} 1.000" in shown
 
 
 def test_ending_twice_or_before_the_beginning_is_fine() -> None:

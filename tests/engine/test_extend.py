@@ -10,6 +10,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import incseg
+from command_line import run
 from incseg.config import DataConfig
 from incseg.curriculum import Extension
 from incseg.datasets import open_source
@@ -20,7 +21,6 @@ from incseg.engine.trainer import Trainer
 from incseg.errors import InputError
 from incseg.loading import stack
 from incseg.models.storage import describe_model
-from test_cli import run
 
 QUICK = {"optim": {"epochs": 1, "batch_size": 4}, "data": {"crop_size": 32, "workers": 0},
          "engine": {"accelerator": "cpu", "pictures": 1}}  # fmt: skip

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from incseg.bench.measure import hardware, matmul_rate, median_milliseconds, peak_extra_bytes
+from incseg.console import Console
 from incseg.losses import contrastive_distillation
 
 CHANNELS, CLASSES, TEMPERATURE = 256, 20, 0.07
@@ -51,19 +52,19 @@ def benchmark_contrastive(
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    place = torch.device(device)
+    console, place = Console(), torch.device(device)
     ceiling = matmul_rate(place)
     found: list[Measurement] = []
     for n in sizes or (GPU_SIZES if place.type == "cuda" else CPU_SIZES):
         inputs = random_inputs(n, n * 3 // 4, place)
         for name, loss in implementations(place).items():
             found.append(measure(name, loss, inputs))
-            print(_row(found[-1], ceiling), flush=True)
+            console.say(_row(found[-1], ceiling))
     stem = f"{datetime.now(UTC):%Y-%m-%d}-contrastive-{hardware(place).slug}"
     out.mkdir(parents=True, exist_ok=True)
     (out / f"{stem}.md").write_text(report(found, place, ceiling, f"{stem}.png"), encoding="utf-8")
     plot(found, place, out / f"{stem}.png")
-    print(f"written: {out / stem}.md and .png")
+    console.say(f"written: {out / stem}.md and .png")
 
 
 def implementations(device: torch.device) -> dict[str, Loss]:

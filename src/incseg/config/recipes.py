@@ -1,4 +1,4 @@
-"""Recipes: settings in layers, from published YAML files, a person's own file, and the command line."""
+"""Recipes: settings in layers, from the published YAML files, the user's own file, and the command line."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ Layer = Mapping[str, Any]
 
 
 def recipe_folder() -> Path:
-    """Where the published recipes lie: inside an installed package, or at the top of a checkout."""
+    """The folder of the published recipes: inside an installed package, or at the top of a checkout."""
     installed = Path(__file__).parents[1] / "recipes"
     return installed if installed.is_dir() else Path(__file__).parents[3] / "recipes"
 
@@ -27,11 +27,11 @@ def recipe_names() -> list[str]:
 
 
 def load_recipe(recipe: str, overrides: Layer | None = None) -> RunConfig:
-    """The configuration a recipe stands for, with overrides on top.
+    """The configuration of a recipe, with overrides on top.
 
     A recipe is a protocol (``voc/15-5/overlapped``), the name of a published recipe (``demo``), or a YAML file with
-    any of the settings of :class:`RunConfig`. Layers, later ones winning: the defaults here, the dataset's
-    ``recipes/DATASET/defaults.yaml``, the published recipe of the protocol, the given file, the overrides.
+    any of the settings of :class:`RunConfig`. Later layers win: the defaults of the settings, the
+    dataset's ``recipes/DATASET/defaults.yaml``, the published recipe of the protocol, the given file, the overrides.
     """
     overrides = _gather_method_settings(overrides or {})
     own = _gather_method_settings(_read_yaml(Path(recipe))) if recipe.endswith((".yaml", ".yml")) else {}
@@ -45,7 +45,7 @@ def load_recipe(recipe: str, overrides: Layer | None = None) -> RunConfig:
         published = merge(published, layer)
     asked = merge(own, overrides)
     method = str(asked.get("method") or published.get("method") or RunConfig.model_fields["method"].default)
-    # A published recipe knows settings for methods that this run may not use; what a person wrote must all be used.
+    # A published recipe has settings for methods that this run may not use; a user's settings must all be used.
     useful = {name: values for name, values in published.get("settings", {}).items() if name in names_in(method)}
     return validate(merge({**published, "settings": useful}, {**asked, "protocol": protocol}))
 
@@ -59,7 +59,7 @@ def _gather_method_settings(layer: Layer) -> dict[str, Any]:
 
 
 def merge(base: Layer, top: Layer) -> dict[str, Any]:
-    """``top`` laid over ``base``, section by section."""
+    """``base`` with the values of ``top`` in place of its own, section by section."""
     merged = dict(base)
     for key, value in top.items():
         below = merged.get(key)
@@ -68,7 +68,7 @@ def merge(base: Layer, top: Layer) -> dict[str, Any]:
 
 
 def to_yaml(config: RunConfig) -> str:
-    """The resolved configuration as it is written into the run's folder."""
+    """The resolved configuration, as it is written to the run's folder."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 

@@ -1,11 +1,11 @@
-"""Every setting of a run, declared once; the frozen sections travel down to whoever needs them."""
+"""Every setting of a run, declared once; the rest of the library receives these frozen sections themselves."""
 
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from incseg.errors import InputError, closest
 
@@ -15,38 +15,51 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _from_text(cls, value: object, info: ValidationInfo) -> object:
+        """Read what pydantic does not: 'none', and lists with commas between the items."""
+        annotation = cls.model_fields[info.field_name or ""].annotation
+        kinds = {get_origin(kind) or kind for kind in (annotation, *get_args(annotation))}
+        if value is None or (isinstance(value, str) and value.lower() == "none"):
+            empty = () if tuple in kinds else value  # 'none' may also be a text like any other
+            return None if type(None) in kinds else empty
+        if isinstance(value, str) and tuple in kinds:
+            return tuple(item.strip() for item in value.split(","))
+        return value
+
 
 class DataConfig(Section):
-    """Which data, and how it is labelled."""
+    """The data: where it is, how it is labelled and scored."""
 
     SCORING: ClassVar = ("scoring", "future", "scored_void", "background", "score_on")
     """Settings that only decide how a trained model is scored: 'incseg eval' may change them."""
 
     root: Path | None = None
-    """Folder of the dataset (the embedded 'shapes' needs none). On the command line also --data-root."""
+    """Folder of the dataset; the embedded 'shapes' needs none. Can also be written --data-root."""
     crop_size: int = Field(default=512, ge=32, multiple_of=32)
     """Side of the square training crops; a multiple of 32."""
     workers: int = Field(default=4, ge=0)
     """Processes that load images, at most one per core; 0: the training process itself. Results do not depend on it."""
     class_order: tuple[str, ...] | None = None
-    """Foreground class names in the order they are learnt, separated by commas, or the name of a published order (of
-    ade20k: a, b or c); the dataset's own order by default."""
+    """Foreground class names in the order in which they are learnt, separated by commas, or the name of a published
+    order (for ade20k: a, b or c); none: the dataset's own order."""
     splits: Path | None = None
-    """Folder with a list of training images per step (train-0.npy or train-0.txt, …), or a file that 'incseg data
-    split --out' wrote, instead of the protocol's rule. On the command line also --splits."""
+    """Folder with a list of training images per step (train-0.npy or train-0.txt, …), or a file written by 'incseg data
+    split --out'; none: the protocol's rule. Can also be written --splits."""
     void: Literal["ignore", "background"] = "ignore"
-    """What unlabelled pixels (255) are while training: ignored (as in the paper), or background (as MiB on VOC)."""
+    """How unlabelled pixels (255) count in training: ignored (as in the paper), or as background (as MiB on VOC)."""
     scored_void: Literal["ignore", "background"] = "ignore"
-    """What unlabelled pixels (255) are when scoring: ignored, or background (as UCD on Cityscapes)."""
+    """How unlabelled pixels (255) count in scoring: ignored, or as background (as UCD on Cityscapes)."""
     future: Literal["background", "ignore"] = "background"
-    """What classes still to be learnt are when scoring: background (as in UCD and PLOP), or ignored (as in MiB)."""
+    """How classes of later steps count in scoring: as background (as in UCD and PLOP), or ignored (as in MiB)."""
     background: Literal["score", "ignore"] = "score"
-    """What background is when scoring: a class like others, or ignored (as MiB on ADE20K)."""
+    """How background counts in scoring: as a class like the others, or ignored (as MiB on ADE20K)."""
     scoring: Literal["full", "paper"] = "full"
     """What is scored of an image: all of it at its own size, or, as in the reference codebases, a centre crop of
     crop_size after resizing the short side to that."""
     score_on: Literal["seen", "all"] = "seen"
-    """Validation images scored after a step: those that show a class seen so far (as the reference), or all."""
+    """Validation images scored after a step: those that show a class learnt so far (as the reference), or all."""
 
     known: tuple[str, ...] | None = None
     """The classes that a given model already knows, background first; 'incseg extend' sets it."""
@@ -59,23 +72,18 @@ class DataConfig(Section):
         """Absolute, so that a run can be resumed from another folder, or with another spelling of the path."""
         return None if path is None else path.expanduser().resolve()
 
-    @field_validator("class_order", mode="before")
-    @classmethod
-    def _separated_by_commas(cls, order: object) -> object:
-        return tuple(name.strip() for name in order.split(",")) if isinstance(order, str) else order
-
 
 class Network(Section):
     """What a person chooses of a network, and what a saved model says of its own."""
 
     encoder: str = "resnet101"
-    """Any smp or timm encoder by name."""
+    """Name of any smp or timm encoder."""
     decoder: str = "deeplabv3"
-    """Any smp decoder by name."""
+    """Name of any smp decoder."""
     output_stride: int = 16
     """Stride of the embedding (deeplabv3 and deeplabv3plus: 8 or 16)."""
     decoder_options: dict[str, Any] = Field(default_factory=dict)
-    """Further arguments of the smp decoder (in recipe files)."""
+    """Further arguments of the smp decoder; only in recipe files."""
 
 
 class ModelConfig(Network):
@@ -117,35 +125,28 @@ class EngineConfig(Section):
     """Where and how it runs; of all this only the precision belongs to the experiment."""
 
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """What to run on."""
+    """Kind of device to run on."""
     devices: int = Field(default=1, ge=1)
     """Devices (or CPU processes) per machine."""
     nodes: int = Field(default=1, ge=1)
-    """Machines."""
+    """Number of machines."""
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
-    """Arithmetic of the network; losses are always computed in float32."""
+    """Numerical precision of the network; losses are always computed in float32."""
     deterministic: bool = False
-    """Ask every operation for a repeatable algorithm (slower on a GPU; CPU runs repeat anyway)."""
+    """Use deterministic algorithms only (slower on a GPU; CPU runs are deterministic anyway)."""
     checkpoint_every: int | None = Field(default=None, ge=1)
-    """Iterations between checkpoints; every epoch by default."""
+    """Iterations between checkpoints; none: one after every epoch."""
     log_every: int = Field(default=10, ge=1)
-    """Iterations between lines in metrics.jsonl and the loggers."""
+    """Iterations between entries in metrics.jsonl and in the loggers."""
     loggers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ("tensorboard",)
-    """Where numbers and pictures also go, separated by commas: tensorboard, wandb, mlflow; or none."""
+    """Loggers that also receive metrics and images, separated by commas: tensorboard, wandb, mlflow; or none."""
     score_batch_size: int = Field(default=8, ge=1)
     """Images per batch when scoring."""
     pictures: int = Field(default=8, ge=0)
-    """Validation images whose predictions are kept after every step."""
+    """Number of validation images whose predictions are saved after every step."""
     statistics: bool = True
     """Keep beside the final model what 'incseg extend' needs to add classes in seconds: sums over all training pixels,
     no image, at most 70 MB. Kept where the last step labels every class, as in a run of a single step."""
-
-    @field_validator("loggers", mode="before")
-    @classmethod
-    def _separated_by_commas(cls, loggers: object) -> object:
-        if loggers in (None, "none"):
-            return ()
-        return tuple(name.strip() for name in loggers.split(",")) if isinstance(loggers, str) else loggers
 
 
 class RunConfig(Section):
@@ -156,7 +157,7 @@ class RunConfig(Section):
     method: str = "mib+ucd"
     """A method or a sum of methods."""
     seed: int = Field(default=42, ge=0)
-    """Every random choice follows from it."""
+    """Seed of every random choice."""
 
     @field_validator("method")
     @classmethod
@@ -176,13 +177,8 @@ def validate(values: Mapping[str, Any]) -> RunConfig:
     try:
         config = RunConfig.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "extra_forbidden":
-            raise InputError(f"there is no setting '{name}'.{closest(name, setting_names())}") from None
-        raise InputError(f"the setting {name} cannot be {first['input']!r}: {first['msg']}.") from None
-    sections = [name.split(".")[0] for name in setting_names() if "." in name]
-    owners = [*dict.fromkeys(sections), *filter(None, config.method.split("+"))]
+        raise _refusal(error) from None
+    owners = [*section_types(), *filter(None, config.method.split("+"))]
     for owner in config.settings:
         if owner not in owners and owner not in names_in(config.method):
             raise InputError(
@@ -192,19 +188,47 @@ def validate(values: Mapping[str, Any]) -> RunConfig:
     return config
 
 
+def read_setting(section: type[Section], name: str, text: str) -> Any:
+    """The value that text stands for, by the type with which the setting ``SECTION.NAME`` is declared."""
+    owner, _, key = name.partition(".")
+    try:
+        return getattr(section.model_validate({key: text}), key)
+    except ValidationError as error:
+        raise _refusal(error, owner) from None
+
+
+def as_text(value: object) -> str:
+    """A value as one writes it on the command line: the inverse of :func:`read_setting`."""
+    if value is None or value == ():
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _refusal(error: ValidationError, *owner: str) -> InputError:
+    """The first problem in one sentence; ``owner`` is the section, where a setting was read on its own."""
+    first = error.errors()[0]
+    name = ".".join([*owner, *(part for part in first["loc"] if isinstance(part, str))])
+    if first["type"] == "extra_forbidden":
+        return InputError(f"there is no setting '{name}'.{closest(name, setting_names())}")
+    return InputError(f"the setting {name} cannot be {first['input']!r}: {first['msg']}.")
+
+
 def names_in(method: str) -> set[str]:
-    """Names that may stand in a sum, those that end in a plus included; what they mean, ``methods`` knows."""
+    """Names that a sum may contain, also those that end in a plus (``ilt+``); only ``methods`` knows which exist."""
     names = set("".join(method.split()).split("+")) - {""}
     return names | {f"{name}+" for name in names}
 
 
+def section_types() -> dict[str, type[Section]]:
+    """The sections of a run by name, in the order in which they are declared."""
+    kinds = {name: field.annotation for name, field in RunConfig.model_fields.items()}
+    return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Section)}
+
+
 def setting_names() -> list[str]:
     """Every setting, dotted."""
-    names = []
-    for name, field in RunConfig.model_fields.items():
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, Section):
-            names += [f"{name}.{inner}" for inner in kind.model_fields]
-        else:
-            names.append(name)
-    return names
+    sections = section_types()
+    plain = [name for name in RunConfig.model_fields if name not in sections]
+    return plain + [f"{section}.{name}" for section, kind in sections.items() for name in kind.model_fields]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from incseg.console import Console
 from incseg.deploy.model import Model, open_model
 from incseg.deploy.prediction import Prediction, magnified, percentage
 from incseg.errors import InputError
@@ -157,7 +158,7 @@ def serve(models: Sequence[Path], host: str, port: int | None, device: str = "au
         )
     except (OSError, OverflowError) as error:
         raise InputError(f"the page cannot be opened at {host}, port {port or '7860 to 7959'}: {error}") from None
-    print(f"open {app.local_url} in a browser; stop with Ctrl+C.{_warning(host)}", flush=True)
+    Console().say(f"open {app.local_url} in a browser; stop with Ctrl+C.{_warning(host)}")
     if block:
         app.block_thread()
     return app

@@ -104,8 +104,8 @@ def build(
         if method.lacks_statistics:
             raise InputError(
                 f"'{method.name}' adds classes to the statistics of a model's training images, and this model has "
-                "none: gather them with 'incseg statistics MODEL --data DIR' while these images are at hand, or choose a "
-                "--method that trains."
+                "none: gather them with 'incseg statistics MODEL --data DIR' while these images are at hand, or choose "
+                "a --method that trains."
             )
     _try_out(student, config.data.crop_size)
     header = run_header(config, fabric)

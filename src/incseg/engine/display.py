@@ -74,7 +74,7 @@ class LiveDisplay:
     def begin(self, status: Status) -> None:
         """Draw the bar."""
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("ETA"),
@@ -125,7 +125,7 @@ class PlainDisplay:
         return timedelta(seconds=round(pace * (status.iterations - status.done)))
 
     def _say(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self._console.say(text)
 
 
 def display_for(console: Console) -> Display:

@@ -119,14 +119,12 @@ def _announce(model: TrainedModel, source: Source, config: RunConfig, console: C
     """Print the chosen settings in one line; and which class is taken for background, if its name does not say so."""
     first = source.classes[0]
     if plain(first) not in BACKGROUND_NAMES and plain(first) != plain(model.classes[0]):
-        console.print(f"'{first}', the first line of classes.txt, is taken for the background.", highlight=False)
+        console.say(f"'{first}', the first line of classes.txt, is taken for the background.")
     optim = config.optim
-    console.print(
+    console.say(
         f"{len(model.classes) - 1} classes + {', '.join(source.classes[1:])}: {config.method} on {len(source.train)} "
         f"images, {optim.epochs} epochs of {batches_per_epoch(len(source.train), optim.batch_size)} iterations, batch "
-        f"{optim.batch_size}, crops of {config.data.crop_size}, learning rate {optim.incremental_learning_rate:g}",
-        highlight=False,
-        soft_wrap=True,
+        f"{optim.batch_size}, crops of {config.data.crop_size}, learning rate {optim.incremental_learning_rate:g}"
     )
 
 

@@ -51,7 +51,7 @@ class Journal:
     def say(self, text: str) -> None:
         """Print a line."""
         if self.active:
-            self.console.print(text, highlight=False, markup=False)
+            self.console.say(text)
 
     def begin_step(self, step: int, iterations: int, per_epoch: int, start: int) -> None:
         """Show that a step begins; a resumed one drops what was logged after its checkpoint."""

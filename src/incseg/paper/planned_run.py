@@ -1,13 +1,12 @@
 """A run that a table of the paper needs: its configuration, its folder, and the command that trains it."""
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from incseg.config import RunConfig, differing_setting, flat_settings, from_yaml, load_recipe, merge
+from incseg.config import RunConfig, as_text, differing_setting, flat_settings, from_yaml, load_recipe, merge
 from incseg.engine.first_step import first_step_identity
 from incseg.errors import InputError
 from incseg.methods import parse
@@ -112,4 +111,4 @@ def _dotted(settings: Settings) -> Iterator[str]:
     for section, values in settings.items():
         for name, value in values.items():
             yield f"--{section}.{name.replace('_', '-')}"
-            yield value if isinstance(value, str) else json.dumps(value)
+            yield as_text(value)

@@ -1,22 +1,36 @@
-"""What there is to choose from, as tables: methods, protocols, recipes, settings, and the tables of the paper."""
+"""``incseg list``: methods, protocols, recipes, settings and the tables of the paper, each as a table."""
 
 from collections.abc import Callable
+from typing import Literal
 
-from incseg.config import RunConfig, Section, load_recipe, recipe_names
-from incseg.console import Table
-from incseg.datasets import describe_datasets
-from incseg.methods import describe_methods
-from incseg.paper import read_tables
+import tyro
+
+from incseg.config import as_text, load_recipe, recipe_names, section_types
+from incseg.console import Console, Table
+
+
+def show_list(what: tyro.conf.Positional[Literal["methods", "protocols", "recipes", "settings", "tables"]]) -> None:
+    """What there is to choose from.
+
+    Args:
+        what: methods, protocols, recipes, settings or tables.
+    """
+    for table in TABLES[what]():
+        Console().show(table)
 
 
 def methods() -> list[Table]:
     """Every method with what it does, needs and can be told."""
+    from incseg.methods import describe_methods
+
     rows = [
         [
             entry.name,
             entry.summary,
-            ", ".join(entry.needs) or "–",
-            "\n".join(f"--{entry.name}.{key.replace('_', '-')} {value}" for key, value in entry.settings.items())
+            "\n".join(entry.needs) or "–",
+            "\n".join(
+                f"--{entry.name}.{key.replace('_', '-')} {as_text(value)}" for key, value in entry.settings.items()
+            )
             or "–",
             entry.paper,
         ]
@@ -30,6 +44,8 @@ def methods() -> list[Table]:
 
 def protocols() -> list[Table]:
     """Every dataset with the tasks published for it."""
+    from incseg.datasets import describe_datasets
+
     rows = [[entry.name, ", ".join(entry.tasks) or "any", entry.summary] for entry in describe_datasets()]
     note = (
         "A protocol is DATASET/TASK/SETTING, for example voc/15-5/overlapped. TASK A-B learns A classes, then B at a "
@@ -45,10 +61,10 @@ def recipes() -> list[Table]:
     rows = []
     for name in recipe_names():
         config = load_recipe(name)
-        network = f"{config.model.decoder}, {config.model.encoder}"
+        network = f"{config.model.decoder}\n{config.model.encoder}"
         protocol = "" if config.protocol == name else config.protocol
         if config.data.class_order is not None:
-            protocol += f", class order {', '.join(config.data.class_order)}"
+            protocol += f" in class order {', '.join(config.data.class_order)}"
         optim = config.optim
         training = f"{optim.epochs} epochs, batch {optim.batch_size}, lr {optim.learning_rate:g} / "
         rows.append([name, network, training + f"{optim.incremental_learning_rate:g}", protocol])
@@ -66,42 +82,41 @@ def recipes() -> list[Table]:
 
 def settings() -> list[Table]:
     """Every setting with its default and meaning, section by section."""
-    tables = []
-    for section, field in RunConfig.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            rows = [
+    return [
+        Table(
+            (kind.__doc__ or section).strip(),
+            ["setting", "default", "meaning"],
+            [
                 [
                     f"--{section}.{name.replace('_', '-')}",
-                    _written(inner.default),
-                    " ".join((inner.description or "").split()),
+                    as_text(field.default),
+                    " ".join((field.description or "").split()),
                 ]
-                for name, inner in field.annotation.model_fields.items()
-                if inner.default_factory is None
-            ]
-            title = (field.annotation.__doc__ or section).strip()
-            tables.append(Table(title, ["setting", "default", "meaning"], rows, prose=True))
-    return tables
-
-
-def _written(value: object) -> str:
-    """A default as one would write it after the setting."""
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+                for name, field in kind.model_fields.items()
+                if field.default_factory is None
+            ],
+            prose=True,
+        )
+        for section, kind in section_types().items()
+    ]
 
 
 def tables() -> list[Table]:
-    """Every table of the paper that can be repeated."""
+    """Every table of the paper that can be reproduced."""
+    from incseg.paper import read_tables
+
     rows = [
         [
             table.name,
             str(table.number or "–"),
             table.title,
-            ", ".join(row.name for row in table.rows),
-            ", ".join(block.protocol for block in table.blocks),
+            "\n".join(row.name for row in table.rows),
+            "\n".join(block.protocol for block in table.blocks),
         ]
         for table in read_tables().values()
     ]
-    note = "Repeat one with: incseg reproduce NAME. A table without a number is the experiment behind a figure."
-    return [Table("tables of the paper", ["name", "number", "what", "rows", "columns"], rows, note, prose=True)]
+    note = "Reproduce one with: incseg reproduce NAME. A table without a number is the experiment behind a figure."
+    return [Table("tables of the paper", ["name", "no.", "what", "rows", "columns"], rows, note, prose=True)]
 
 
 TABLES: dict[str, Callable[[], list[Table]]] = {

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from incseg.config import from_yaml, load_recipe, recipe_names, setting_names, to_yaml
+from incseg.config import from_yaml, load_recipe, recipe_names, to_yaml
 from incseg.errors import InputError
 
 
@@ -102,7 +102,3 @@ def test_recipe_files_that_are_none(tmp_path: Path, text: str, message: str) -> 
 def test_a_missing_recipe_file_is_named() -> None:
     with pytest.raises(InputError, match=r"there is no file nowhere\.yaml"):
         load_recipe("nowhere.yaml")
-
-
-def test_setting_names_are_dotted() -> None:
-    assert {"seed", "optim.epochs", "engine.devices"} <= set(setting_names())

@@ -1,22 +1,19 @@
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from command_line import run
 from incseg import cli
+from incseg.cli.listing import TABLES
 from incseg.datasets.cityscapes import LABEL_IDS
-from samples import write_cityscapes, write_folder
+from samples import write_cityscapes, write_classes, write_folder
 
 QUICK = ["--model.encoder", "test_resnet", "--model.weights", "none", "--data.crop-size", "32", "--optim.epochs", "1",
          "--optim.batch-size", "4", "--engine.accelerator", "cpu", "--data.workers", "0"]  # fmt: skip
-
-
-def run(*arguments: str | Path) -> int:
-    try:
-        return cli.main([str(argument) for argument in arguments])
-    except SystemExit as error:  # tyro ends --help and its own errors this way
-        return int(error.code or 0)
 
 
 @pytest.mark.parametrize("command", [[], *([name] for name in cli.COMMANDS)])
@@ -24,7 +21,6 @@ def test_every_command_has_help(command: list[str], capsys: pytest.CaptureFixtur
     assert run(*command, "--help") == 0
     shown = capsys.readouterr().out
     assert "usage: incseg" in shown
-    assert "settings the dotted" not in shown
 
 
 def test_without_arguments_it_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,13 +53,47 @@ def test_lists(
         assert text in shown
 
 
+@pytest.mark.parametrize("what", ["protocols", "recipes", "settings", "tables"])
+def test_lists_fit_a_small_terminal(
+    what: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run("list", what) == 0
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    for table in TABLES[what]():
+        for word in {word for row in (table.headers, *table.rows) for cell in row for word in cell.split()}:
+            assert word in shown
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["train", "shapes/4-2", "--method", "mbi"], "Did you mean 'mib'?"),
         (["train", "shapes/4-2", "--optim.epoch", "3"], "no setting 'optim.epoch'. Did you mean 'optim.epochs'?"),
         (["train", "shapes/4-2", "--optm.epochs", "3"], "Did you mean 'optim'?"),
+        (["trian"], "no command 'incseg trian': use one of demo, train"),
+        (["trian"], "Did you mean 'train'?"),
+        (["data", "spit"], "no command 'incseg data spit': use one of prepare, check, split. Did you mean 'split'?"),
+        (["list", "things"], "invalid choice 'things'"),
+        (["train"], "Missing from incseg train: RECIPE"),
+        (["train", "shapes/4-2", "another"], "Unrecognized options: another"),
+        (["train", "shapes/4-2", "--metod", "mib"], "no option --metod. Did you mean '--method'?"),
+        (["train", "shapes/4-2", "--settings", "3"], "no option --settings"),
+        (["train", "shapes/4-2", "--seed", "x"], "--seed cannot be 'x': it takes a whole number"),
         (["train", "shapes/4-2", "--optim.epochs"], "--optim.epochs needs a value"),
+        (["train", "shapes/4-2", "--optim.epochs", "--seed", "3"], "--optim.epochs needs a value"),
+        (["train", "shapes/4-2", "--data.class-order", ""], "--data.class-order needs a value"),
+        (["train", "shapes/4-2", "--data.class-order="], "--data.class-order needs a value"),
+        (["train", "shapes/4-2", "--optim.epochs", "true"], "optim.epochs cannot be 'true'"),
+        (["train", "shapes/4-2", "--optim.learning-rate", "none"], "optim.learning_rate cannot be 'none'"),
+        (["train", "shapes/4-2", "--engine.loggers", "tensorbord"], "should be 'tensorboard', 'wandb' or 'mlflow'"),
+        (["train", "shapes/4-2", "--settings.ucd", "3"], "'settings' is neither a group of settings nor a method"),
+        (["train", "shapes/4-2", "--method.x", "1"], "'method' is neither a group of settings nor a method"),
+        (["train", "shapes/4-2", "--ucd.temprature", "1"], "Did you mean 'ucd.temperature'?"),
+        (["train", "shapes/4-2", "--mib.zzz", "1"], "The settings of 'mib' are: kd-weight."),
+        (["train", "shapes/4-2", "--method", "mib", "--ucd.temperature", "1"], "'ucd' is neither"),
+        (["train", "shapes/4-2", "--model.decoder-options", "{}"], "set it in a recipe file"),
         (["train", "shapes/4-2", "--optim.epochs=many"], "cannot be 'many'"),
         (["train", "shapes/4-2", "--ucd.temperature", "hot"], "ucd.temperature cannot be 'hot'"),
         (["train", "shapes/4-2", "--model.encoder", "resnet1"], "not an encoder"),
@@ -76,7 +106,7 @@ def test_lists(
         (["train", "voc/15-5/overlapped"], "needs its folder: give --data-root DIR"),
         (["train", "voc/15-5/overlapped", "--data-root", "/nowhere"], "/nowhere is not a folder"),
         (["train", "shapes/4-2", "--method", "ucd+cd"], "'ucd' and 'cd' cannot be summed"),
-        (["train", "shapes/4-2", "--ucd.temperature", "-1"], "ucd.temperature cannot be -1"),
+        (["train", "shapes/4-2", "--ucd.temperature", "-1"], "ucd.temperature cannot be '-1'"),
         (["train", "shapes/4-2", "--model.weights", "[oops"], "no weights file [oops"),
         (["train", "shapes/4-2", "--model.decoder", "pan", "--model.output-stride", "7"], "'pan'"),
         (["train", "shapes/4-2", "--model.encoder", "vit_tiny_patch16_224"], "cannot"),
@@ -103,11 +133,6 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("arguments", [["trian"], ["list", "things"], ["train", "shapes/4-2", "--metod", "mib"]])
-def test_what_the_parser_refuses_also_exits_with_2(arguments: list[str]) -> None:
-    assert run(*arguments) == 2
-
-
 def test_a_file_where_a_folder_should_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     for arguments in (["train", "shapes/4-2"], ["demo"]):
@@ -118,7 +143,64 @@ def test_a_file_where_a_folder_should_be(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_settings_may_stand_before_the_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("train", "--optim.epochs", "0", "shapes/4-2", "--out", tmp_path / "run") == 2
-    assert "optim.epochs cannot be 0" in capsys.readouterr().err
+    assert "optim.epochs cannot be '0'" in capsys.readouterr().err
+
+
+def test_help_shows_the_defaults_of_the_recipe_and_the_settings_of_the_method(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run("train", "voc/15-1/overlapped", "--method", "mib+ucd", "--help") == 0
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for text in ("--mib.kd-weight FLOAT (default: 100.0)", "--ucd.temperature FLOAT (default: 0.07)",
+                 "--optim.epochs INT Epochs per step. (default: 30)", "{ignore,background}"):  # fmt: skip
+        assert text in shown
+    assert "--plop" not in shown
+    assert run("train", "shapes/4-2", "--help") == 0
+    assert "Epochs per step. (default: 6)" in capsys.readouterr().out
+
+
+def test_help_of_other_commands_shows_only_the_settings_they_take(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = {}
+    for command in (["eval"], ["data", "split"], ["extend"], ["report"]):
+        assert run(*command, "--help") == 0
+        shown[command[-1]] = capsys.readouterr().out
+    assert "--data.scoring" in shown["eval"]
+    assert "--data.crop-size" not in shown["eval"]
+    assert "--data.class-order" in shown["split"]
+    assert "--optim.epochs" not in shown["split"]
+    assert "--optim.epochs" in shown["extend"]
+    assert "--model.encoder" not in shown["extend"]
+    assert "--data." not in shown["report"]
+
+
+def test_a_plugin_is_loaded_before_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loaded: list[Path] = []
+    monkeypatch.setattr("incseg.registry.load_plugin", loaded.append, raising=False)
+    assert run("--plugin", "one.py", "list", "recipes", "--plugin=two.py") == 0
+    assert loaded == [Path("one.py"), Path("two.py")]
+    for arguments in (["list", "recipes", "--plugin"], ["--plugin", "--help"], ["--plugin="]):
+        assert run(*arguments) == 2
+        assert "--plugin needs a value: a Python file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["train", "nonsense"], ["train", "shapes/4-2", "--optim.epoch", "3"]]
+)
+def test_help_and_refusals_do_not_wait_for_pytorch(arguments: list[str]) -> None:
+    """A person who mistypes a name is answered at once."""
+    program = f"import sys, incseg.cli; incseg.cli.main({arguments}); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False, capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize(("variable", "speaks"), [("RANK", False), ("LOCAL_RANK", False), ("WORLD_SIZE", True)])
+def test_of_several_processes_the_first_speaks(
+    variable: str, speaks: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(variable, "2")
+    assert run("train", "nonsense") == 2
+    assert bool(capsys.readouterr().err) == speaks
 
 
 def test_an_interrupt_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,6 +227,24 @@ def test_a_folder_from_the_command_line_to_a_report(tmp_path: Path, capsys: pyte
     capsys.readouterr()
     assert run("eval", tmp_path / "ft", "--data.crop-size", "64") == 2
     assert "--data.crop-size belongs to the training" in capsys.readouterr().err
+
+
+def test_classes_may_have_any_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Square brackets are rich's markup; a class is called what its owner calls it."""
+    data = write_folder(tmp_path / "data", train=10, val=4, size=32)
+    names = ["disc [old]", "square [/x]", "[red]triangle[/red]", ":cat:"]
+    (data / "classes.txt").write_text("\n".join(["background", *names]))
+    out = tmp_path / "run"
+    assert run("train", "folder/2-2", "--data-root", data, "--method", "ft", "--out", out, *QUICK) == 0
+    assert run("data", "check", "folder", "--data-root", data, "--out", tmp_path / "sheet.png") == 0
+    shown = capsys.readouterr().out
+    for name in names:
+        assert shown.count(name) >= 2
+    new = write_classes(tmp_path / "new", ["ring"], images=8)
+    (new / "classes.txt").write_text("background\nring [/x]")
+    cheap = [word for word in QUICK if not word.startswith("--model") and word not in ("test_resnet", "none")]
+    assert run("extend", out, "--data", new, "--out", tmp_path / "more", *cheap) == 0
+    assert "│ ring [/x] " in capsys.readouterr().out
 
 
 def test_a_class_order_is_separated_by_commas(tmp_path: Path) -> None:
@@ -192,7 +292,7 @@ def test_data_that_cannot_be_used_is_named_before_training(
 def test_orders_of_one_protocol_go_to_folders_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     folders: list[Path] = []
     monkeypatch.setattr("incseg.engine.assembly.train", lambda _, folder, *__: folders.append(folder))
-    monkeypatch.setattr("incseg.cli._show", lambda *_: None)
+    monkeypatch.setattr("incseg.cli.train.show_runs", lambda *_: None)
     for recipe in ("ade20k/100-50/disjoint", "ade20k/100-50-b/disjoint", "ade20k/100-50"):
         assert run("train", recipe, "--method", "mib") == 0
     names = [str(folder) for folder in folders]

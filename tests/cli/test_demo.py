@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from incseg import config
-from incseg.cli import run_demo
+from incseg.cli.train import run_demo
 from incseg.console import Console
 
 SOME = ("ft", "mib+ucd")
@@ -18,7 +18,7 @@ def test_the_demo_runs_its_methods_from_one_first_step(tmp_path: Path, monkeypat
         cheap = {"optim": {"epochs": 1, "batch_size": 64}, "engine": {"pictures": 1}}
         return original(recipe, config.merge(overrides, cheap))
 
-    monkeypatch.setattr("incseg.config.load_recipe", quick)
+    monkeypatch.setattr("incseg.cli.train.load_recipe", quick)
     assert set(SOME) < set(inspect.signature(run_demo).parameters["methods"].default)
     folders = run_demo(tmp_path, seed=1, console=Console(quiet=True), methods=SOME)
     assert [folder.name for folder in folders] == list(SOME)

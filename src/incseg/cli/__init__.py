@@ -1,0 +1,133 @@
+"""The command line: finds the command, calls it with what was written, and turns what went wrong into an exit code."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+import incseg
+from incseg import registry
+from incseg.cli import bench, data, deploy, listing, train
+from incseg.cli.arguments import is_setting, read_arguments, settings_shown, show_help
+from incseg.console import Console, is_rank_zero
+from incseg.errors import IncompleteError, InputError, TrainingError, closest
+
+Command = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Commands that are written after the same word."""
+
+    description: str
+    commands: Mapping[str, "Command | Group"]
+
+
+COMMANDS: dict[str, Command | Group] = {
+    "demo": train.demo,
+    "train": train.train,
+    "eval": train.evaluate,
+    "report": train.report,
+    "reproduce": train.reproduce,
+    "extend": deploy.extend,
+    "import": deploy.import_model,
+    "predict": deploy.predict,
+    "export": deploy.export,
+    "serve": deploy.serve,
+    "list": listing.show_list,
+    "bench": bench.bench,
+    "data": Group(
+        "Get a dataset, check it, see which images a step learns from: incseg data prepare, check, split.",
+        {"prepare": data.prepare, "check": data.check, "split": data.split},
+    ),
+}
+DESCRIPTION = f"""{incseg.__doc__}
+
+Every command also takes --plugin FILE, as often as needed: a Python file that registers methods or datasets of yours.
+'incseg COMMAND --help' explains a command, 'incseg --version' prints the version."""
+RESUMABLE = ("demo", "train", "extend", "reproduce")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point: 0 done, 1 failed, 2 the input was wrong."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    errors = Console(stderr=True)
+    try:
+        words = _load_plugins(words)
+        _run(Group(DESCRIPTION, COMMANDS), words, "incseg")
+    except (InputError, TrainingError, IncompleteError) as error:
+        if is_rank_zero():
+            errors.say(f"incseg: {error}")
+        return 2 if isinstance(error, InputError) else 1
+    except KeyboardInterrupt:
+        is_resumable = bool(words) and words[0] in RESUMABLE
+        hint = "; run the same command again to resume from the last checkpoint" if is_resumable else ""
+        errors.say(f"incseg: interrupted{hint}.")
+        return 1
+    return 0
+
+
+def _run(group: Group, words: Sequence[str], program: str) -> None:
+    """Call the command that the first word names with the arguments that follow it."""
+    name = words[0] if words else "--help"
+    if name in ("--help", "-h"):
+        _show_commands(group, program)
+    elif name == "--version":
+        print(incseg.__version__)
+    elif name not in group.commands:
+        names = ", ".join(group.commands)
+        raise InputError(f"there is no command '{program} {name}': use one of {names}.{closest(name, group.commands)}")
+    elif isinstance(command := group.commands[name], Group):
+        _run(command, words[1:], f"{program} {name}")
+    else:
+        _call(group, name, command, words[1:], program)
+
+
+def _call(group: Group, name: str, command: Command, words: Sequence[str], program: str) -> None:
+    """Call a command with what was written, or show its help."""
+    asked = [word for word in words if word not in ("--help", "-h")]
+    if len(asked) < len(words):
+        show_help(command, asked, f"{program} {name}")
+        return
+    settings = [word.partition("=")[0] for word in words if is_setting(word)]
+    if settings and not settings_shown(command):
+        takers = ", ".join(f"'{program} {key}'" for key, other in group.commands.items() if settings_shown(other))
+        raise InputError(f"settings such as {settings[0]} are taken only by {takers}.")
+    command(**read_arguments(command, words, f"{program} {name}"))
+
+
+def _show_commands(group: Group, program: str) -> None:
+    """One line for each command."""
+
+    def only_described(command: Command | Group) -> Command:
+        def nothing() -> None: ...
+
+        text = command.description if isinstance(command, Group) else command.__doc__ or ""
+        nothing.__doc__ = text.split("\n", 1)[0]
+        return nothing
+
+    listed = {name: only_described(command) for name, command in group.commands.items()}
+    try:
+        tyro.extras.subcommand_cli_from_dict(listed, prog=program, description=group.description, args=["--help"])
+    except SystemExit:  # how tyro ends --help; the exit code is main's affair
+        return
+
+
+def _load_plugins(words: Sequence[str]) -> list[str]:
+    """Load the files given with ``--plugin``, which may stand anywhere; return the other words."""
+    rest: list[str] = []
+    waiting = list(words)
+    while waiting:
+        word = waiting.pop(0)
+        option, equals, file = word.partition("=")
+        if option != "--plugin":
+            rest.append(word)
+            continue
+        if not equals:
+            file = waiting.pop(0) if waiting and not waiting[0].startswith("--") else ""
+        if not file:
+            raise InputError("--plugin needs a value: a Python file that registers methods or datasets.")
+        registry.load_plugin(Path(file))
+    return rest

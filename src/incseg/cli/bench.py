@@ -1,0 +1,42 @@
+"""``incseg bench``."""
+
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from incseg.cli.arguments import OptionalFolder
+from incseg.console import Console
+
+
+def bench(
+    what: tyro.conf.Positional[Literal["contrastive", "step"]],
+    out: Path = Path("benchmarks/results"),
+    sizes: tuple[int, ...] = (),
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    method: tuple[str, ...] = ("mib", "mib+ucd"),
+    recipe: str = "shapes/4-2/overlapped",
+    data_root: OptionalFolder = None,
+) -> None:
+    """Measure on this machine, side by side in one run.
+
+    'contrastive' is forward and backward of the UCD loss: dense as in the authors' release, eager, chunked, triton; it
+    writes a table and a plot with date and hardware. 'step' is a training iteration of each method beside ft.
+
+    Args:
+        what: what to measure.
+        out: contrastive: folder for the table and the plot.
+        sizes: contrastive: numbers of anchor pixels (default: 2048 to 49152 on a GPU, 1024 to 4096 on a CPU).
+        device: where to measure.
+        method: step: the methods to compare with ft.
+        recipe: step: the protocol or recipe that says network, crop and batch.
+        data_root: step: folder of its dataset.
+    """
+    if what == "contrastive":
+        from incseg.bench.contrastive_loss import benchmark_contrastive
+
+        benchmark_contrastive(out, sizes or None, device)
+    else:
+        from incseg.bench.iteration import benchmark_step
+
+        Console().show(benchmark_step(method, recipe, data_root, device))
