@@ -1,9 +1,12 @@
 """Every setting of a run, declared once; the rest of the library receives these frozen sections themselves."""
 
+import contextlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from incseg.errors import InputError, closest
@@ -17,7 +20,7 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _from_text(cls, value: object, info: ValidationInfo) -> object:
-        """Read what pydantic does not: 'none', and lists with commas between the items."""
+        """Read what pydantic does not: 'none', lists with commas between the items, and dictionaries as in YAML."""
         annotation = cls.model_fields[info.field_name or ""].annotation
         kinds = {get_origin(kind) or kind for kind in (annotation, *get_args(annotation))}
         if value is None or (isinstance(value, str) and value.lower() == "none"):
@@ -25,6 +28,9 @@ class Section(BaseModel):
             return None if type(None) in kinds else empty
         if isinstance(value, str) and tuple in kinds:
             return tuple(item.strip() for item in value.split(","))
+        if isinstance(value, str) and dict in kinds:
+            with contextlib.suppress(yaml.YAMLError):
+                return yaml.safe_load(value)
         return value
 
 
@@ -81,7 +87,7 @@ class ModelConfig(Section):
     weights: str = "imagenet"
     """Encoder weights: 'imagenet' (from the hub), 'none', or a .safetensors or .pth file."""
     decoder_options: dict[str, Any] = Field(default_factory=dict)
-    """Further arguments of the smp decoder; only in recipe files."""
+    """Further arguments of the smp decoder by name."""
 
 
 class OptimConfig(Section):
@@ -180,8 +186,8 @@ def as_text(value: object) -> str:
     """A value as one writes it on the command line: the inverse of :func:`read_setting`."""
     if value is None or value == ():
         return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
+    if isinstance(value, bool | dict):
+        return json.dumps(value)
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
