@@ -5,6 +5,7 @@ import pytest
 from incseg.config import (
     DataConfig,
     EngineConfig,
+    ModelConfig,
     OptimConfig,
     Section,
     as_text,
@@ -19,8 +20,8 @@ from incseg.errors import InputError
 def test_every_default_reads_back_as_it_is_written() -> None:
     for section, kind in section_types().items():
         for key, field in kind.model_fields.items():
-            if field.default_factory is None:
-                assert read_setting(kind, f"{section}.{key}", as_text(field.default)) == field.default
+            default = field.get_default(call_default_factory=True)
+            assert read_setting(kind, f"{section}.{key}", as_text(default)) == default
 
 
 @pytest.mark.parametrize(
@@ -33,6 +34,8 @@ def test_every_default_reads_back_as_it_is_written() -> None:
         (EngineConfig, "engine.loggers", "none", ()),
         (EngineConfig, "engine.loggers", "wandb, mlflow", ("wandb", "mlflow")),
         (DataConfig, "data.class_order", "a, b", ("a", "b")),
+        (ModelConfig, "model.decoder_options", "{decoder_channels: 16}", {"decoder_channels": 16}),
+        (ModelConfig, "model.decoder_options", '{"decoder_channels": [1, 2]}', {"decoder_channels": [1, 2]}),
         (DataConfig, "data.root", "2012", Path("2012").resolve()),
     ],
 )

@@ -104,11 +104,10 @@ def _method_sections(config: RunConfig | None = None) -> dict[str, Section]:
 
 
 def _declared(sections: Sections) -> Iterator[tuple[str, str, FieldInfo]]:
-    """Section, name and declaration of all settings that can be written in one word."""
+    """Section, name and declaration of all settings."""
     for owner, section in sections.items():
         for key, field in type(section).model_fields.items():
-            if get_origin(field.annotation) is not dict:
-                yield owner, key, field
+            yield owner, key, field
 
 
 def _check_options(command: Callable[..., None], words: Sequence[str], sections: Sections) -> None:
@@ -132,7 +131,7 @@ def _value_in(word: str) -> str:
 def _unknown(option: str, options: Sequence[str], sections: Sections) -> InputError:
     """What to say of an option that does not exist."""
     name, names = option.removeprefix("--"), [known.removeprefix("--") for known in options]
-    owner, dot, key = name.partition(".")
+    owner, dot, _ = name.partition(".")
     if not dot:
         return InputError(f"there is no option {option}.{closest(option, options)}")
     if owner not in sections:
@@ -140,8 +139,6 @@ def _unknown(option: str, options: Sequence[str], sections: Sections) -> InputEr
         return InputError(
             f"'{owner}' is neither a group of settings nor a method: {accepted}.{closest(owner, sections)}"
         )
-    if key.replace("-", "_") in type(sections[owner]).model_fields:
-        return InputError(f"{option} cannot be written here: set it in a recipe file.")
     own = [known.partition(".")[2] for known in names if known.startswith(f"{owner}.")]
     hint = closest(name, names) or f" The settings of '{owner}' are: {', '.join(own)}."
     return InputError(f"there is no setting '{name}'.{hint}")
@@ -234,6 +231,8 @@ def _metavar(annotation: Any) -> str:
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return "{" + ",".join(map(str, inner)) + "}"
+    if origin is dict:
+        return "'{NAME: VALUE}'"
     if origin is tuple:
         return f"{_metavar(inner[0])},…"
     if inner and NoneType in inner:

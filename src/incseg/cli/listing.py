@@ -89,11 +89,10 @@ def settings() -> list[Table]:
             [
                 [
                     f"--{section}.{name.replace('_', '-')}",
-                    as_text(field.default),
+                    as_text(field.get_default(call_default_factory=True)),
                     " ".join((field.description or "").split()),
                 ]
                 for name, field in kind.model_fields.items()
-                if field.default_factory is None
             ],
             prose=True,
         )

@@ -1,10 +1,16 @@
 """Every setting of a run, declared once; the rest of the library receives these frozen sections themselves."""
 
+<<<<<<< HEAD
 import math
+=======
+import contextlib
+import json
+>>>>>>> cli
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args, get_origin
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from incseg.errors import InputError, closest
@@ -18,7 +24,7 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _from_text(cls, value: object, info: ValidationInfo) -> object:
-        """Read what pydantic does not: 'none', and lists with commas between the items."""
+        """Read what pydantic does not: 'none', lists with commas between the items, and dictionaries as in YAML."""
         annotation = cls.model_fields[info.field_name or ""].annotation
         kinds = {get_origin(kind) or kind for kind in (annotation, *get_args(annotation))}
         if value is None or (isinstance(value, str) and value.lower() == "none"):
@@ -26,6 +32,9 @@ class Section(BaseModel):
             return None if type(None) in kinds else empty
         if isinstance(value, str) and tuple in kinds:
             return tuple(item.strip() for item in value.split(","))
+        if isinstance(value, str) and dict in kinds:
+            with contextlib.suppress(yaml.YAMLError):
+                return yaml.safe_load(value)
         return value
 
 
@@ -83,7 +92,7 @@ class Network(Section):
     output_stride: int = 16
     """Stride of the embedding (deeplabv3 and deeplabv3plus: 8 or 16)."""
     decoder_options: dict[str, Any] = Field(default_factory=dict)
-    """Further arguments of the smp decoder; only in recipe files."""
+    """Further arguments of the smp decoder by name."""
 
 
 class ModelConfig(Network):
@@ -201,8 +210,8 @@ def as_text(value: object) -> str:
     """A value as one writes it on the command line: the inverse of :func:`read_setting`."""
     if value is None or value == ():
         return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
+    if isinstance(value, bool | dict):
+        return json.dumps(value)
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 

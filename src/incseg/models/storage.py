@@ -69,7 +69,7 @@ class TrainedModel:
 def save_model(segmenter: Segmenter, classes: Sequence[str], path: Path, history: Sequence[StepHistory] = ()) -> None:
     """Write weights, architecture, head sizes, class names and history; a reader never sees half a file."""
     description = {
-        "architecture": segmenter.architecture.model_dump(mode="json"),
+        "architecture": segmenter.architecture.model_dump(mode="json", exclude_none=True),
         "head_sizes": segmenter.classifier.head_sizes,
         "classes": list(classes),
         "history": list(history),
