@@ -1,11 +1,8 @@
 """Every setting of a run, declared once; the rest of the library receives these frozen sections themselves."""
 
-<<<<<<< HEAD
-import math
-=======
 import contextlib
 import json
->>>>>>> cli
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args, get_origin
