@@ -13,9 +13,11 @@ from incseg.batch import Outputs, upsample
 from incseg.config import Network
 from incseg.errors import InputError, closest
 from incseg.models.closed_form import ClosedFormHead, FeatureLayout
+from incseg.models.decoders import RATES, NetworkParts, SummedDeepLab
 from incseg.models.heads import Head, SoftmaxHead
 from incseg.models.torchvision_models import torchvision_network
 
+OURS = "deeplabv3-mib"  # the one decoder that is not smp's
 STRIDE = 32  # encoders halve the image five times; sizes are padded to a multiple
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -135,26 +137,31 @@ def input_statistics(architecture: Architecture) -> tuple[tuple[float, ...], tup
 
 
 def _build(architecture: Architecture) -> Any:
-    decoders = set(smp.MODEL_ARCHITECTURES_MAPPING)
+    decoders = {*smp.MODEL_ARCHITECTURES_MAPPING, OURS}
     if architecture.decoder.lower() not in decoders:
         raise InputError(
             f"'{architecture.decoder}' is not a decoder: choose from {', '.join(sorted(decoders))}."
             f"{closest(architecture.decoder, decoders)}"
         )
-    options = {**_deeplab_options(architecture), **architecture.decoder_options}
+    deeplab = _deeplab_options(architecture)
+    encoder = _encoder_name(architecture.encoder)
     try:
-        return smp.create_model(
-            architecture.decoder,
-            encoder_name=_encoder_name(architecture.encoder),
-            encoder_weights=None,
-            classes=1,
-            **options,
-        )
+        if architecture.decoder.lower() == OURS:
+            return _build_ours(encoder, architecture)
+        options = {**deeplab, **architecture.decoder_options}
+        return smp.create_model(architecture.decoder, encoder_name=encoder, encoder_weights=None, classes=1, **options)
     except Exception as error:  # smp and timm raise whatever suits them
         raise InputError(
             f"the decoder '{architecture.decoder}' cannot be built on the encoder '{architecture.encoder}': "
             f"{' '.join(str(error).split())}"
         ) from error
+
+
+def _build_ours(encoder_name: str, architecture: Architecture) -> NetworkParts:
+    stride = architecture.output_stride
+    encoder = smp.encoders.get_encoder(encoder_name, weights=None, output_stride=stride)
+    decoder = SummedDeepLab(encoder.out_channels[-1], rates=RATES[stride], **architecture.decoder_options)
+    return NetworkParts(encoder, decoder, nn.Conv2d(decoder.channels, 1, 1))
 
 
 def _embedding_channels(head: nn.Module) -> int:
@@ -168,10 +175,9 @@ def _deeplab_options(architecture: Architecture) -> dict[str, Any]:
         return {}
     if architecture.output_stride not in (8, 16):
         raise InputError(f"{architecture.decoder} has an output stride of 8 or 16, not {architecture.output_stride}.")
-    rates = (6, 12, 18) if architecture.output_stride == 16 else (12, 24, 36)
     return {
         "encoder_output_stride": architecture.output_stride,
-        "decoder_atrous_rates": rates,
+        "decoder_atrous_rates": RATES[architecture.output_stride],
         "decoder_aspp_dropout": 0.0,
     }
 
