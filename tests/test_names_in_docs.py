@@ -12,8 +12,14 @@ from incseg.config import setting_names
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "incseg"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "benchmarks" / "README.md"])
-VARIABLES = {"view": "View", "part": "Part", "context": "Context", "step": "Step"}  # as the pages call an instance
-FILE_ENDINGS = (".json", ".jsonl", ".yaml", ".txt", ".md", ".pt", ".html", ".csv", ".png", ".jpg", ".safetensors")
+VARIABLES = {
+    "view": "View",
+    "part": "Part",
+    "self": "Part",
+    "context": "Context",
+    "step": "Step",
+}  # as the pages call an instance
+OTHER_FILES = (".json", ".jsonl", ".yaml", ".txt", ".md", ".pt", ".html", ".csv", ".png", ".jpg", ".safetensors")
 OTHER_PACKAGES = ("torch", "triton", "huggingface_hub", "logger", "WandbLogger")  # `logger` is one of Lightning's
 
 
@@ -48,7 +54,9 @@ def members(name: str) -> set[str]:
     """Methods and fields of a class and of those it inherits from."""
     node = classes()[name]
     own = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
-    own |= {each.target.id for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)}
+    own |= {
+        each.target.id for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    }
     bases = [base.id for base in node.bases if isinstance(base, ast.Name) and base.id in classes()]
     return own.union(*map(members, bases))
 
@@ -84,15 +92,12 @@ SETTINGS = {tuple(name.split(".")) for name in setting_names()}
 
 def wrong_names(text: str) -> list[str]:
     """File names and names of Python that a text has in backticks and that do not exist."""
-    wrong = []
-    for span in spans(text):
-        if re.fullmatch(r"[\w./-]+\.py", span):
-            if span != "my_file.py" and not any((place / span).is_file() for place in (ROOT, SOURCE)):
-                wrong.append(span)
-        elif re.fullmatch(r"[A-Z][a-z]+[A-Z]\w+|[A-Za-z_]\w*(\.\w+)+(\(\))?", span):
-            if not span.endswith(FILE_ENDINGS) and not exists(span):
-                wrong.append(span)
-    return wrong
+    files = [span for span in spans(text) if re.fullmatch(r"[\w./-]+\.py", span)]
+    names = [span for span in spans(text) if re.fullmatch(r"[A-Z][a-z]+[A-Z]\w+|[A-Za-z_]\w*(\.\w+)+(\(\))?", span)]
+    return [
+        *(file for file in files if not any((place / file).is_file() for place in (ROOT, SOURCE))),
+        *(name for name in names if not name.endswith((".py", *OTHER_FILES)) and not exists(name)),
+    ]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
