@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from incseg.config import setting_names
+from incseg.config import as_text, setting_names
+from incseg.methods import describe_methods
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "incseg"
@@ -110,6 +111,27 @@ def test_names_that_do_not_exist_are_found() -> None:
     wrong = ["engine/teacher.py", "Trainer.teach", "engine.trainer.Teacher", "view.aims", "data.crops", "StepsRun"]
     assert not wrong_names(right)
     assert wrong_names(" ".join(f"`{name}`" for name in wrong)) == wrong
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_option_exists(page: Path) -> None:
+    known = {*setting_names(), *(f"{entry.name}.{name}" for entry in describe_methods() for name in entry.settings)}
+    options = re.findall(r"--([a-z+-]+\.[a-z-]+)", page.read_text(encoding="utf-8"))
+    assert {option.replace("-", "_") for option in options} - {"repel.weight"} <= {
+        name.replace("-", "_") for name in known
+    }
+
+
+def test_every_method_is_described_and_the_settings_of_analytic_are_complete() -> None:
+    text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    entries = {entry.name: entry for entry in describe_methods() if entry.build.__module__.startswith("incseg.")}
+    assert set(entries) <= {name for span in spans(text) for name in (span, *span.split("+"), *span.split()[1:2])}
+    written = dict(re.findall(r"^\| `--analytic\.([a-z-]+)` \| (\S+)", text, flags=re.MULTILINE))
+    declared = entries["analytic"].settings
+    assert set(written) == set(declared)
+    for name, value in declared.items():
+        if value is not None:
+            assert written[name] == as_text(value).removesuffix(".0"), name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
