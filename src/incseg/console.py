@@ -32,7 +32,7 @@ class Console(rich.console.Console):
 
 
 def is_rank_zero() -> bool:
-    """Of several processes the first speaks; torchrun, Slurm, LSF and Lightning tell each its rank like this."""
+    """Whether this is the first of several processes, the only one that prints; launchers give each its rank."""
     ranks = ("RANK", "NODE_RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
     return all(os.environ.get(name, "0") == "0" for name in ranks)
 
@@ -115,7 +115,7 @@ def percent(value: float) -> str:
 
 
 def mean_and_spread(values: Sequence[float]) -> str:
-    """The mean, and with several seeds the standard deviation beside it; a dash of nothing."""
+    """The mean, and with several seeds the standard deviation beside it; a dash if there are none."""
     if not values:
         return "–"
     average = sum(values) / len(values)

@@ -9,7 +9,7 @@ class InputError(Exception):
 
 
 class TrainingError(Exception):
-    """Training cannot go on; the message says why and what may help. Exit code 1, no traceback."""
+    """Training cannot continue; the message says why and what may help. Exit code 1, no traceback."""
 
 
 class IncompleteError(Exception):

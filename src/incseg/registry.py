@@ -93,7 +93,7 @@ class Registry(Generic[Item]):
             self._load_entry_point(point)
 
     def _load_entry_point(self, point: EntryPoint) -> None:
-        """Import what an entry point names; if that fails, say so and go on with the others."""
+        """Import what an entry point names; if that fails, say so and continue with the others."""
         try:
             point.load()
         except (Exception, SystemExit) as error:  # it runs code of others, which may raise anything

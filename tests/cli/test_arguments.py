@@ -60,6 +60,10 @@ def test_settings_of_methods_have_the_types_of_their_signatures() -> None:
     assert isinstance(given["ucd"]["temperature"], float)
 
 
+def test_a_choice_among_numbers_is_read_as_a_number() -> None:
+    assert settings_of("--analytic.stride", "8") == {"analytic": {"stride": 8}}
+
+
 def test_the_last_of_two_values_counts() -> None:
     assert settings_of("--optim.epochs", "3", "--optim.epochs", "4") == {"optim": {"epochs": 4}}
 

@@ -20,12 +20,12 @@ def curriculum(root: Path, task: str = "folder/2-2/overlapped", **settings: obje
 
 
 def test_joint_training_gathers_the_images_of_all_steps(tiny_folder: Path) -> None:
-    lessons = curriculum(tiny_folder)
-    first, second = lessons.steps
-    alone = {set_ for step in (first, second) for set_ in lessons.training_images(step, 64).indices}
-    assert set(lessons.training_images(second, 64, keep_old=True).indices) == alone
-    assert lessons.training_images(second, 64, keep_old=True).table[1] == 1
-    assert lessons.training_images(second, 64).table[1] == 0
+    plan = curriculum(tiny_folder)
+    first, second = plan.steps
+    alone = {set_ for step in (first, second) for set_ in plan.training_images(step, 64).indices}
+    assert set(plan.training_images(second, 64, keep_old=True).indices) == alone
+    assert plan.training_images(second, 64, keep_old=True).table[1] == 1
+    assert plan.training_images(second, 64).table[1] == 0
 
 
 def test_classes_are_named_in_the_order_of_learning(tiny_folder: Path) -> None:
@@ -36,15 +36,15 @@ def test_classes_are_named_in_the_order_of_learning(tiny_folder: Path) -> None:
 def test_all_validation_images_may_be_scored(tmp_path: Path) -> None:
     root = write_folder(tmp_path / "data", train=12, val=4)
     index_image(np.zeros((64, 64), np.uint8)).save(root / "masks" / "015.png")
-    lessons = curriculum(root)
+    plan = curriculum(root)
     everything = curriculum(root, score_on="all")
     assert len(everything.scored_images(everything.steps[1])[0]) == 4
-    assert len(lessons.scored_images(lessons.steps[1])[0]) == 3
+    assert len(plan.scored_images(plan.steps[1])[0]) == 3
 
 
 def test_pictured_images_are_the_same_at_every_step(tiny_folder: Path) -> None:
-    lessons = curriculum(tiny_folder)
-    assert lessons.pictured_images(lessons.steps[0], 3)[0] == lessons.pictured_images(lessons.steps[1], 3)[0]
+    plan = curriculum(tiny_folder)
+    assert plan.pictured_images(plan.steps[0], 3)[0] == plan.pictured_images(plan.steps[1], 3)[0]
 
 
 def test_a_step_without_images_is_refused_before_training(tmp_path: Path) -> None:

@@ -104,18 +104,18 @@ def test_the_images_of_every_step_by_hand(root: Path) -> None:
 
 
 def test_labels_are_channels_in_order_b(root: Path) -> None:
-    lessons = curriculum(root, "ade20k/100-10-b/overlapped")
+    plan = curriculum(root, "ade20k/100-10-b/overlapped")
     channel_of_145 = ORDERS["b"].index(145)
     assert 101 <= channel_of_145 < 111
-    table = lessons.training_images(lessons.steps[1], 32).table
+    table = plan.training_images(plan.steps[1], 32).table
     assert table[[0, 1, 145, 146]].tolist() == [0, 0, channel_of_145, channel_of_145 + 1]
-    assert lessons.classes[channel_of_145] == CLASSES[145]
+    assert plan.classes[channel_of_145] == CLASSES[145]
 
 
 def test_scored_as_in_ucd_and_as_in_mib(root: Path) -> None:
     def scored(**data: str) -> list[int]:
-        lessons = curriculum(root, "ade20k/100-50/overlapped", **data)
-        labels: list[int] = lessons.scored_images(lessons.steps[0])[0][0].labels[0, ::2].tolist()
+        plan = curriculum(root, "ade20k/100-50/overlapped", **data)
+        labels: list[int] = plan.scored_images(plan.steps[0])[0][0].labels[0, ::2].tolist()
         return labels
 
     assert scored() == [0, 1, 60, 0]

@@ -62,9 +62,9 @@ def test_the_images_of_every_step_by_hand(root: Path) -> None:
 
 def test_labels_as_in_ucd_and_as_in_cityscapes(root: Path) -> None:
     def labels(**data: str) -> tuple[list[int], list[int]]:
-        lessons = curriculum(root, "cityscapes/13-6/overlapped", **data)
-        learnt = lessons.training_images(lessons.steps[1], 32).table[lessons.source.train.mask(0).long()]
-        scored = lessons.scored_images(lessons.steps[0])[0][0].labels
+        plan = curriculum(root, "cityscapes/13-6/overlapped", **data)
+        learnt = plan.training_images(plan.steps[1], 32).table[plan.source.train.mask(0).long()]
+        scored = plan.scored_images(plan.steps[0])[0][0].labels
         return learnt[0, ::2].tolist(), scored[0, ::2].tolist()
 
     assert labels() == ([0, 14, 0], [1, 255, 0, 11])  # void is background; cars, still to come, are not scored

@@ -63,12 +63,12 @@ def curriculum(root: Path, **settings: str) -> Curriculum:
 def test_scores_of_whole_images_by_hand(
     root: Path, settings: dict[str, str], road: float, background: float, everything: float
 ) -> None:
-    lessons = curriculum(root, **settings)
-    step = lessons.steps[0]
-    (scored,) = lessons.scored_images(step)
+    plan = curriculum(root, **settings)
+    step = plan.steps[0]
+    (scored,) = plan.scored_images(step)
     loader = whole_loader(scored, batch_size=2, workers=0)
     confusion = score(cast(Segmenter, SeesRoad()), loader, torch.arange(step.num_classes), torch.device("cpu"))
-    entry = step_entry(step, lessons.classes[:14], 1, confusion)
+    entry = step_entry(step, plan.classes[:14], 1, confusion)
     assert entry["iou"]["road"] == road
     assert entry["iou"]["sky"] == 0
     assert entry["iou"]["wall"] is None  # nowhere to be seen
@@ -79,13 +79,13 @@ def test_scores_of_whole_images_by_hand(
 
 def test_scores_of_the_papers_crop_by_hand(root: Path) -> None:
     """All images are 4 high, so that a crop of 4 resizes nothing; the first, 8 wide, keeps half a road and the sky."""
-    lessons = curriculum(root, scoring="paper")
-    assert isinstance(lessons, ProtocolCurriculum)
-    assert lessons.scored_crop is not None
-    assert lessons.scored_crop.size == 512
-    lessons.scored_crop.size = 4
-    step = lessons.steps[0]
-    (scored,) = lessons.scored_images(step)
+    plan = curriculum(root, scoring="paper")
+    assert isinstance(plan, ProtocolCurriculum)
+    assert plan.scored_crop is not None
+    assert plan.scored_crop.size == 512
+    plan.scored_crop.size = 4
+    step = plan.steps[0]
+    (scored,) = plan.scored_images(step)
     assert {tuple(scored[i].labels.shape) for i in range(2)} == {(4, 4)}
     loader = whole_loader(scored, batch_size=2, workers=0)
     confusion = score(cast(Segmenter, SeesRoad()), loader, torch.arange(step.num_classes), torch.device("cpu"))

@@ -164,10 +164,10 @@ def test_a_method_with_memory_goes_on_from_its_own_run(
     new = folder("new", "ring")
     extended = incseg.extend(tmp_path / "run", new, tmp_path / "more", method="ewc", settings=QUICK)
     assert [record["method"] for record in extended.history] == ["ewc", "ewc"]
-    with pytest.raises(InputError, match="'pi' goes on from what it remembers"):
+    with pytest.raises(InputError, match="'pi' continues from what it remembers"):
         incseg.extend(tmp_path / "run", new, tmp_path / "other", method="pi", settings=QUICK)
     alone = open_model(tmp_path / "run").save(tmp_path / "alone.safetensors")
-    with pytest.raises(InputError, match="'ewc' goes on from what it remembers"):
+    with pytest.raises(InputError, match="'ewc' continues from what it remembers"):
         incseg.extend(alone, new, tmp_path / "other", method="ewc", settings=QUICK)
     assert not (tmp_path / "other").exists()
 
@@ -176,8 +176,8 @@ def test_a_method_with_memory_goes_on_from_its_own_run(
     ("classes", "arguments", "message"),
     [
         (["ring", " DISC"], [], "the model already knows 'disc'"),
-        (["ring"], ["--method", "joint"], "'joint' learns from images of earlier steps"),
-        (["ring"], ["--method", "emseg"], "'emseg' learns from images of earlier steps"),
+        (["ring"], ["--method", "joint"], "'joint' trains on images of earlier steps"),
+        (["ring"], ["--method", "emseg"], "'emseg' trains on images of earlier steps"),
         (["ring"], ["--method", "mbi"], "Did you mean 'mib'?"),
         (["ring"], ["--model.encoder", "resnet18"], "--model cannot be set here: the network is the given model's"),
         (["ring"], ["--data.root", "x"], "--data.root cannot be set here"),

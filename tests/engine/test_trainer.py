@@ -168,7 +168,7 @@ def test_what_a_part_froze_and_remembers_survives_an_interruption(
 
 def test_a_part_that_remembers_step_0_needs_its_own(watching: str, quick_config: MakeConfig, tmp_path: Path) -> None:
     train(quick_config("ft"), tmp_path / "ft")
-    with pytest.raises(InputError, match="learns step 0 otherwise than 'ft'"):
+    with pytest.raises(InputError, match="trains step 0 differently from 'ft'"):
         train(quick_config(watching), tmp_path / "run", first_step=tmp_path / "ft")
     assert not (tmp_path / "run").exists()
 
@@ -251,7 +251,7 @@ def test_settings_that_shape_step_0_need_their_own(quick_config: MakeConfig, tmp
     """And a setting of later steps does not, though it belongs to a part that shapes step 0."""
     train(quick_config("sdr"), tmp_path / "plain")
     stronger = quick_config("sdr", settings={"sdr": {"attraction": 100.0}})
-    with pytest.raises(InputError, match=r"learns step 0 otherwise .*attraction=0\.001.* there, .*attraction=100\.0"):
+    with pytest.raises(InputError, match=r"trains step 0 differently .*attraction=0\.001.* there, .*attraction=100\.0"):
         train(stronger, tmp_path / "stronger", first_step=tmp_path / "plain")
     assert first_step_identity(stronger) != first_step_identity(quick_config("sdr"))
     other = quick_config("sdr", settings={"sdr": {"kd_weight": 1.0}})

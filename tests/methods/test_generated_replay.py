@@ -37,18 +37,18 @@ def test_pictures_take_turns_and_are_labelled_by_whom_knew_them(recalling: MakeC
     trainer = build(config, tmp_path / "run", launch(config))
     part = next(p for p in trainer.method.parts if isinstance(p, ReplayedPictures))
     for step in trainer.curriculum.steps[:2]:
-        lesson = trainer.prepare(step)
-        trainer.train_on(lesson, next(iter(trainer.batches(step, lesson.images, epochs=1))), 0)
-        trainer.method.end(lesson.context)
+        step_run = trainer.prepare(step)
+        trainer.train_on(step_run, next(iter(trainer.batches(step, step_run.images, epochs=1))), 0)
+        trainer.method.end(step_run.context)
     assert not hasattr(trainer.student, "helper")
     assert part.memory["0/channels"].tolist() == [0, 1, 2]
     assert part.memory["1/channels"].tolist() == [0, 3]
 
     last = trainer.curriculum.steps[2]
-    lesson = trainer.prepare(last)
+    step_run = trainer.prepare(last)
     assert not any(p.requires_grad for p in trainer.student.encoder.parameters())
     assert not trainer.student.encoder.training
-    own, recalled = list(trainer.batches(last, lesson.images, epochs=1))[:2]
+    own, recalled = list(trainer.batches(last, step_run.images, epochs=1))[:2]
     assert own.replayed is not None
     assert recalled.replayed is not None
     assert not own.replayed.any()
@@ -56,8 +56,8 @@ def test_pictures_take_turns_and_are_labelled_by_whom_knew_them(recalling: MakeC
     assert (recalled.labels == 255).all()
 
     outputs = trainer.student(recalled.images, with_stages=True)
-    assert lesson.context.teacher is not None
-    view = trainer.method.view(recalled, outputs, lesson.context.teacher(recalled.images, with_stages=True), last)
+    assert step_run.context.teacher is not None
+    view = trainer.method.view(recalled, outputs, step_run.context.teacher(recalled.images, with_stages=True), last)
     for target, channel in zip(view.targets, recalled.replayed.tolist(), strict=True):
         assert set(target.unique().tolist()) <= ({0, 3} if channel == 3 else {0, 1, 2})
 

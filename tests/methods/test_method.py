@@ -25,11 +25,11 @@ def names(method: Method) -> list[str]:
     return [type(part).__name__ for part in method.parts]
 
 
-def view_of(step: Step, *, taught: bool = True) -> tuple[Batch, Outputs, Outputs | None]:
+def view_of(step: Step, *, with_teacher: bool = True) -> tuple[Batch, Outputs, Outputs | None]:
     torch.manual_seed(0)
     labels = torch.randint(0, 2, (2, 32, 32)) * step.new[0]
     student = Outputs(torch.randn(2, step.num_classes, 2, 2, requires_grad=True), torch.randn(2, 8, 2, 2), [])
-    teacher = Outputs(torch.randn(2, step.old_classes, 2, 2), torch.randn(2, 8, 2, 2), []) if taught else None
+    teacher = Outputs(torch.randn(2, step.old_classes, 2, 2), torch.randn(2, 8, 2, 2), []) if with_teacher else None
     return Batch(torch.zeros(2, 3, 32, 32, dtype=torch.uint8), labels), student, teacher
 
 
@@ -195,7 +195,7 @@ def test_memory_travels_by_the_name_of_its_part() -> None:
 @pytest.mark.parametrize("text", ["ft", "mib", "ucd", "mib+ucd", "joint"])
 def test_at_step_0_every_method_is_plain_cross_entropy(text: str) -> None:
     first = steps("2-2", 4)[0]
-    batch, student, teacher = view_of(first, taught=False)
+    batch, student, teacher = view_of(first, with_teacher=False)
     method = methods.parse(text)
     terms = method.losses(method.view(batch, student, teacher, first))
     plain = methods.parse("ft")

@@ -5,7 +5,7 @@ from incseg.run_folder import Run
 from sample_runs import NAMES
 
 
-def test_classes_stand_under_the_step_that_taught_them(runs: list[Run]) -> None:
+def test_classes_stand_under_the_step_that_learnt_them(runs: list[Run]) -> None:
     groups = iou_over_steps(runs)
     assert [[row.name for row in group.rows] for group in groups] == [
         [NAMES[0], NAMES[1], NAMES[2]], [NAMES[3], NAMES[4]], ["without background"]

@@ -111,7 +111,7 @@ def _show_commands(group: Group, program: str) -> None:
     listed = {name: only_described(command) for name, command in group.commands.items()}
     try:
         tyro.extras.subcommand_cli_from_dict(listed, prog=program, description=group.description, args=["--help"])
-    except SystemExit:  # how tyro ends --help; the exit code is main's affair
+    except SystemExit:  # how tyro ends --help; main decides the exit code
         return
 
 

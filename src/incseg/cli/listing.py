@@ -36,7 +36,7 @@ def methods() -> list[Table]:
         ]
         for entry in describe_methods()
     ]
-    note = "Methods can be summed: --method mib+ucd. One of them brings the loss on the labels, all add theirs."
+    note = "Methods can be summed: --method mib+ucd. One provides the loss on the labels, the others add terms."
     return [
         Table("methods", ["name", "what it does", "needs", "settings and defaults", "paper"], rows, note, prose=True)
     ]

@@ -1,4 +1,4 @@
-"""Which settings make another experiment, and in what two runs differ."""
+"""Which settings make another experiment, and in which setting two runs differ."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from incseg.config.settings import DataConfig, EngineConfig, RunConfig
 # Settings that only decide how a trained model is scored: "incseg eval" can choose them anew.
 SCORING = {f"data.{name}" for name in DataConfig.SCORING}
 
-# Settings without influence on the result: where the data lies and how the machine works. Precision has one.
+# Settings that do not change the result: where the data is, and how the machine works. The precision does change it.
 RUNTIME_ONLY = {"data.root", "data.workers", *(f"engine.{n}" for n in EngineConfig.model_fields if n != "precision")}
 
 

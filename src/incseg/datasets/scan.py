@@ -92,7 +92,7 @@ def _read_cache(path: Path) -> list[frozenset[int]] | None:
 
 def _write_cache(path: Path, found: Sequence[frozenset[int]]) -> None:
     content = {"format": CACHE_FORMAT, "ids": [sorted(ids) for ids in found]}
-    with suppress(OSError), replacing(path) as temporary:  # without a cache the next scan takes longer, no more
+    with suppress(OSError), replacing(path) as temporary:  # without a cache the next scan only takes longer
         temporary.write_text(json.dumps(content), encoding="utf-8")
 
 

@@ -121,7 +121,7 @@ def _history_table(steps: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _class_table(classes: Sequence[str], steps: Sequence[Mapping[str, Any]]) -> str:
-    """One row per class: the step that taught it, and its IoU after every step."""
+    """One row per class: the step in which it was learnt, and its IoU after every step."""
     rows = []
     for channel, name in enumerate(classes):
         since = next((str(index) for index, step in enumerate(steps) if name in step["new_classes"]), "–")

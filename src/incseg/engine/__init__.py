@@ -1,1 +1,1 @@
-"""The engine: learns the steps one after another, scores them, and survives being killed."""
+"""The engine: trains the steps one after another, scores them, and resumes after an interruption."""

@@ -43,7 +43,7 @@ def check_first_step(source: Path, config: RunConfig, method: Method, curriculum
     there, here = first_step_parts(parse(theirs.method, theirs.settings)), first_step_parts(method)
     if there != here:
         raise InputError(
-            f"'{method.name}' learns step 0 otherwise than '{theirs.method}' of {source}: it needs its own "
+            f"'{method.name}' trains step 0 differently from '{theirs.method}' of {source}: it needs its own "
             f"({_described(there)} there, {_described(here)} here)."
         )
 
@@ -114,12 +114,12 @@ def check_given_model(given: GivenModel, folder: RunFolder, method: Method) -> N
     """Refuse a method that cannot extend this model, and a folder that began with another model."""
     if method.keeps_data or method.rehearses:
         raise InputError(
-            f"'{method.name}' learns from images of earlier steps, and none of those that taught this model is here."
+            f"'{method.name}' trains on images of earlier steps, and the images this model learnt from are not here."
         )
     if method.first_step not in ("", given.remembered_by):
         raise InputError(
-            f"'{method.name}' goes on from what it remembers of earlier training, and the model has none of that: give "
-            "the folder of a run trained with it, or use a method without memory ('incseg list methods' shows them)."
+            f"'{method.name}' continues from what it remembers of earlier training, and this model comes without: "
+            "give the folder of a run trained with it, or use a method without memory (see: incseg list methods)."
         )
     if folder.is_finished(0):
         there = load_model(folder.model(0))[0].state_dict()

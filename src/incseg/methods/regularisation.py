@@ -159,7 +159,7 @@ def _with_gradients(student: Segmenter) -> Iterator[tuple[str, Tensor, Tensor]]:
 
 @register_method(
     "ewc",
-    "hold parameters by their Fisher information",
+    "keep important parameters near their old values; importance is Fisher information",
     paper="Kirkpatrick et al., Overcoming Catastrophic Forgetting in Neural Networks, PNAS 2017",
 )
 def ewc(weight: Weight = 500.0) -> Sequence[Part]:
@@ -169,7 +169,7 @@ def ewc(weight: Weight = 500.0) -> Sequence[Part]:
 
 @register_method(
     "pi",
-    "hold parameters by what their path has contributed",
+    "keep important parameters near their old values; importance is what their changes contributed to the loss",
     paper="Zenke et al., Continual Learning through Synaptic Intelligence, ICML 2017",
 )
 def pi(weight: Weight = 500.0) -> Sequence[Part]:
@@ -179,7 +179,7 @@ def pi(weight: Weight = 500.0) -> Sequence[Part]:
 
 @register_method(
     "rw",
-    "hold parameters by Fisher information and path together",
+    "keep important parameters near their old values; importance as in ewc and pi together",
     paper="Chaudhry et al., Riemannian Walk for Incremental Learning, ECCV 2018",
 )
 def rw(weight: Weight = 100.0) -> Sequence[Part]:

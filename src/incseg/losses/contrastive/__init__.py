@@ -1,4 +1,4 @@
-"""Contrastive distillation (UCD eq. 3–11): one definition, and backends that prove themselves against it."""
+"""Contrastive distillation (UCD eq. 3–11): one definition, and backends that are tested against it."""
 
 from incseg.losses.contrastive.interface import (
     Backend,

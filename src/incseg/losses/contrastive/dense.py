@@ -1,4 +1,4 @@
-"""Contrastive distillation, dense: the N×(N+M) similarities in full. This is the definition the others are held to."""
+"""Contrastive distillation, dense: the N×(N+M) similarities in full. The other backends are tested against it."""
 
 import torch
 from torch import Tensor
