@@ -1,7 +1,8 @@
 """From images to the statistics of a closed-form head: one pass over a frozen network, no gradient, no teacher."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
@@ -36,6 +37,15 @@ class Fit:
     """How much a pseudo-label counts less the less sure the head was of it; 0: all count fully."""
     soft: bool = False
     """Targets are the shares of the classes in a cell, instead of the class at its centre."""
+
+    def state(self) -> dict[str, Tensor]:
+        """As a tensor beside the statistics: whoever adds to them, or solves them again, follows the same rules."""
+        return {"fit": torch.tensor(list(json.dumps(asdict(self)).encode()), dtype=torch.uint8)}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Tensor]) -> "Fit":
+        """The way back from :meth:`state`; the default where a file does not say."""
+        return cls(**json.loads(bytes(state["fit"].tolist()))) if "fit" in state else cls()
 
 
 def feature_layout(
