@@ -98,7 +98,8 @@ def forget(model: Model, names: Sequence[str], learnt_in: Path | None = None) ->
     )
     before_columns = required_statistics(model)[0].cross
     left = [name for name in forgotten if _is_left(statistics.cross, before_columns, model.classes.index(name))]
-    return Forgotten(smaller, _remark(forgotten, left, run.path))
+    has_others = any(name not in after.classes for name in smaller.classes for _, after in terms[1:])
+    return Forgotten(smaller, _remark(forgotten, left, run.path, has_others=has_others))
 
 
 def _combined(classes: Sequence[str], terms: Sequence[tuple[int, TrainedModel]]) -> tuple[Statistics, Fit]:
@@ -253,12 +254,16 @@ def _is_left(cross: Tensor, before: Tensor, channel: int) -> bool:
     return bool(cross[:, channel].norm() > NOTHING * before[:, channel].norm())
 
 
-def _remark(forgotten: Sequence[str], left: Sequence[str], run: Path) -> str:
-    names = ", ".join(forgotten)
-    subtracted = f"All that the images of {names} had added in {run} is subtracted, and the class itself is gone."
-    if not left:
-        return f"{subtracted} Nothing of it is left in the statistics."
-    return (
-        f"{subtracted} What is left of {', '.join(left)}: images of other steps in which the model saw it. Their cells "
-        "stay in the sums as cells of no class; their own labels are untouched."
-    )
+def _remark(forgotten: Sequence[str], left: Sequence[str], run: Path, *, has_others: bool) -> str:
+    """What is gone and what is left, as it is."""
+    sentences = [f"All that the images of {', '.join(forgotten)} added in {run} is subtracted, and the class is gone."]
+    if left:
+        sentences.append(
+            f"Left of {', '.join(left)}: parts of other steps' images that the model took for it; they stay in the "
+            "sums as cells of no class."
+        )
+    if has_others:
+        sentences.append(
+            "Steps learnt after it took the labels of their background from a head that knew it; these labels stay."
+        )
+    return " ".join(sentences)
