@@ -144,8 +144,6 @@ def test_a_class_can_be_forgotten_after_another_was_learnt(
     assert less.segmenter.classifier.head_sizes == [5, 1]
     predicted = {less.classes[c] for image in pictures(places / "moons") for c in np.unique(less.predict(image).ids)}
     assert "moon" in predicted
-    base_and_moon, merged = head(incseg.load(places / "b")), head(less)
-    assert difference(merged, base_and_moon) < 0.5 * difference(merged, torch.zeros_like(merged) + 1e-9)
     assert run("forget", out, "moon", "--learnt-in", places / "chain", "--out", tmp_path / "base") == 0
     base = incseg.load(tmp_path / "base")
     assert base.classes == BASE
