@@ -50,7 +50,7 @@ def head(model: Model) -> torch.Tensor:
 
 
 def difference(one: torch.Tensor, two: torch.Tensor) -> float:
-    return ((one - two).norm() / two.norm()).item()
+    return float((one - two).norm() / two.norm())
 
 
 def upper(statistics: Statistics) -> torch.Tensor:

@@ -30,7 +30,9 @@ BASE = ("background", "disc", "square", "triangle", "cross")
 @pytest.fixture
 def alone(solved_base: Path, tmp_path: Path) -> Path:
     """The model as one file, without its statistics."""
-    return shutil.copy(solved_base / "step-0" / "model.safetensors", tmp_path / "alone.safetensors")
+    file = tmp_path / "alone.safetensors"
+    shutil.copy(solved_base / "step-0" / "model.safetensors", file)
+    return file
 
 
 @pytest.fixture

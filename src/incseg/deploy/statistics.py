@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from incseg.batch import Batch
@@ -29,7 +30,7 @@ from incseg.protocol import BACKGROUND, IGNORE
 from incseg.run_folder import statistics_file
 
 AnyModel = TypeVar("AnyModel", bound=TrainedModel)
-MaskLike = str | Path | ClassIds
+MaskLike = str | Path | NDArray[np.integer[Any]]
 CLOSED_FORM = "analytic"  # the method that adds classes to statistics
 TRAINED: str = RunConfig.model_fields["method"].default
 BATCH = 8  # images of one size that go through the network together

@@ -98,8 +98,8 @@ def gather(
     segmenter.eval()
     device = segmenter.mean.device
     features = RandomFeatures(statistics.layout).to(device)
-    known = statistics.gram.diagonal().any().item()
-    before = statistics.solve(fit.ridge).float() if known else None
+    seen = statistics.cross.any(dim=0)
+    before = statistics.solve(fit.ridge).float() if seen.any() else None
     weights, added = statistics.class_weights(fit.balance), statistics.nothing()
     for batch in batches:
         images, labels = padded_images(batch.images.to(device)), _padded_labels(batch.labels.to(device))
@@ -108,7 +108,9 @@ def gather(
             cells = features(*segmenter.features(pair[0]))
             shares = class_shares(pair[1], statistics.num_classes, statistics.layout.stride, soft=fit.soft)
             if before is not None:
-                shares = complete_background(shares, cells @ before, fit.certainty)
+                # A class without a cell yet says nothing: its score of 0 would win where all others are negative.
+                scores = (cells @ before).masked_fill(~seen, -torch.inf)
+                shares = complete_background(shares, scores, fit.certainty)
             added.add(cells.flatten(0, 2), shares.flatten(0, 2), weights)
     join(added.gram)
     join(added.cross)
