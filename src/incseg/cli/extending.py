@@ -12,7 +12,6 @@ from incseg.config import Layer
 from incseg.console import Console, is_rank_zero
 from incseg.errors import InputError
 from incseg.files import usable_folder
-from incseg.run_folder import MODEL_FILE, RunFolder
 
 if TYPE_CHECKING:  # PyTorch is loaded where it is needed
     from incseg.deploy.model import Model
@@ -153,6 +152,8 @@ def forget(
 
 def _refuse_existing(out: Path) -> None:
     """A folder that holds a model is not overwritten."""
+    from incseg.run_folder import MODEL_FILE, RunFolder
+
     usable_folder(out)
     if (out / MODEL_FILE).exists() or RunFolder(out).finished_steps:
         raise InputError(f"{out} holds a model already: choose another --out, or delete that folder.")
@@ -161,6 +162,7 @@ def _refuse_existing(out: Path) -> None:
 def _write(model: "Model", out: Path, remark: str) -> None:
     """A folder with a model, its statistics and its card."""
     from incseg.deploy.model_card import write_card
+    from incseg.run_folder import MODEL_FILE, RunFolder
 
     model.save(out / MODEL_FILE)
     write_card(model, out, remark=remark)
