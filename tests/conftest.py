@@ -11,6 +11,7 @@ import torch
 
 from incseg.config import RunConfig, load_recipe
 from incseg.deploy.model import Model
+from incseg.engine.assembly import train
 from incseg.engine.checkpoint import FinishedStep
 from incseg.models import Architecture, Segmenter
 from incseg.models.storage import save_model
@@ -52,6 +53,14 @@ def quick_config(tiny_folder: Path) -> Callable[..., RunConfig]:
         )  # fmt: skip
 
     return make
+
+
+@pytest.fixture(scope="session")
+def solved_base(quick_config: Callable[..., RunConfig], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one step, which knows disc, square, triangle and cross and carries statistics; not to be changed."""
+    out = tmp_path_factory.mktemp("base") / "run"
+    train(quick_config("ft", task="offline"), out)
+    return out
 
 
 @pytest.fixture(scope="session")

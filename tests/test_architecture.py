@@ -24,7 +24,7 @@ ALLOWED = {
     "curriculum": {"datasets", "loading"},
     "methods": {"losses", "models", "datasets", "loading", "curriculum"},
     "engine": {"methods", "curriculum", "loading", "models", "datasets"},
-    "deploy": {"models", "datasets", "curriculum"},
+    "deploy": {"models", "datasets", "curriculum", "loading"},
     "paper": {"engine", "methods", "curriculum", "datasets"},
     "report": {"paper", "datasets"},
     "bench": {"losses", "engine"},

@@ -30,7 +30,7 @@ def extend(
     data: str | Path,
     out: str | Path,
     *,
-    method: str = "mib+ucd",
+    method: str | None = None,
     validation: str | Path | None = None,
     seed: int = 42,
     settings: Mapping[str, Any] | None = None,
@@ -42,7 +42,8 @@ def extend(
         model: a model, or where one lies; it stays as it is.
         data: a folder with ``images/``, ``masks/`` and ``classes.txt`` of the new classes only.
         out: the folder of the run, which can be loaded as a model; a ``MODEL_CARD.md`` in it describes the result.
-        method: a method or a sum of methods; see ``incseg list methods``.
+        method: a method or a sum of methods; see ``incseg list methods``. None: in closed form if the model carries
+            statistics of its training images, else trained with ``mib+ucd``.
         validation: a folder of the same layout on which to measure old or new classes, matched by name.
         seed: every random choice follows from it.
         settings: any others, as in ``{"optim": {"epochs": 20}}``; see ``incseg list settings``.
@@ -52,9 +53,14 @@ def extend(
 
     from incseg.console import Console
     from incseg.deploy.model_card import write_card
+    from incseg.deploy.statistics import choose_method
     from incseg.engine import extend as engine
 
     given = load(model, device="cpu") if isinstance(model, (str, Path)) else model
+    console = console or Console()
+    if method is None:
+        method, reason = choose_method(given)
+        rank_zero_only(console.say)(reason)
     engine.extend(
         given,
         Path(data),
@@ -63,7 +69,7 @@ def extend(
         validation=None if validation is None else Path(validation),
         seed=seed,
         settings=settings or {},
-        console=console or Console(),
+        console=console,
     )
     extended = load(out, device=str(given.device))
     rank_zero_only(write_card)(extended, Path(out), engine.before_and_after(Path(out)))

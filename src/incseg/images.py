@@ -41,18 +41,26 @@ def read_image(image: ImageLike) -> Pixels:
         return np.array(_to_rgb(_upright(opened)))
 
 
-def read_mask(path: Path, image: Path) -> ClassIds:
-    """The class ids in a mask file; it must have one channel and the size of its image.
+def read_mask(path: Path, image: Path | None = None) -> ClassIds:
+    """The class ids in a mask file; it must have one channel, and the size of its image if that is given.
 
     Both are compared upright: a photo is turned as its EXIF orientation says, and its mask usually has none of its own,
     because annotation tools show the photo upright and save the mask as drawn.
     """
-    with _opened(path, "mask") as mask, _opened(image, "image") as photo:
+    with _opened(path, "mask") as mask:
         if mask.mode not in ("P", "L", "1") and not mask.mode.startswith("I"):
             raise InputError(
                 f"the mask {path} holds {mask.mode} colours, not class ids: save masks as single-channel PNG in which "
                 "each pixel is the id of its class (0 background, 255 ignored)."
             )
+        if image is not None:
+            _require_same_size(path, mask, image)
+        ids: ClassIds = np.array(_upright(mask))
+    return ids if ids.dtype == np.uint8 else ids.astype(np.int32)
+
+
+def _require_same_size(path: Path, mask: Image.Image, image: Path) -> None:
+    with _opened(image, "image") as photo:
         size, expected = _upright_size(mask), _upright_size(photo)
         if size != expected:
             turned = "" if expected == photo.size else ", turned upright as its EXIF orientation says,"
@@ -60,8 +68,6 @@ def read_mask(path: Path, image: Path) -> ClassIds:
                 f"the mask {path} is {size[0]}×{size[1]} but its image{turned} is {expected[0]}×{expected[1]}: they "
                 "must have the same size."
             )
-        ids: ClassIds = np.array(_upright(mask))
-    return ids if ids.dtype == np.uint8 else ids.astype(np.int32)
 
 
 def check_image(path: Path) -> None:

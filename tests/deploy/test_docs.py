@@ -32,6 +32,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_classes(tmp_path / "mydata", ["disc", "square"], images=10)
     write_classes(tmp_path / "newdata", ["ring", "flower"], images=10)
     write_classes(tmp_path / "moredata", ["moon"], images=10)
+    write_classes(tmp_path / "pets", ["disc", "square"], images=10)
+    (tmp_path / "pets" / "classes.txt").write_text("background\ndog\ncat\n")
     write_classes(tmp_path / "labelled", ["square", "ring", "moon"], images=4)
     for name in ("photos/a.jpg", "more/b/c.png"):
         (tmp_path / name).parent.mkdir(parents=True)
@@ -73,12 +75,18 @@ def test_the_page_can_be_followed(home: Path, monkeypatch: pytest.MonkeyPatch) -
         "train",
         "extend",
         "extend",
+        "extend",
+        "merge",
+        "forget",
+        "forget",
+        "statistics",
         "predict",
         "export",
         "export",
         "serve",
         "serve",
         "import",
+        "statistics",
         "extend",
     ]
     assert names["names"] == ["background", "disc", "square", "ring", "flower", "moon"]
@@ -86,4 +94,9 @@ def test_the_page_can_be_followed(home: Path, monkeypatch: pytest.MonkeyPatch) -
     assert torch.allclose(torch.tensor(names["logits"]), names["same_logits"], atol=1e-3)
     written = {os.path.relpath(path, home) for path in (home / "predictions").rglob("*.json")}
     assert written == {"predictions/a.json", "predictions/b/c.json"}
+    assert set(incseg.load("models/both").classes) == set(incseg.load("runs/biggest").classes)
+    assert incseg.load("models/without-moon").classes == incseg.load("runs/bigger").classes
+    assert incseg.load("models/without-ring-and-flower").classes == ("background", "disc", "square", "moon")
+    assert incseg.load("models/learnt.safetensors").statistics() is not None
+    assert incseg.load("runs/unet-bigger").history[-1]["method"] == "analytic"
     assert incseg.load("runs/unet-bigger").classes == ("background", "cat", "dog", "ring", "flower")

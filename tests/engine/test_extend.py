@@ -1,4 +1,5 @@
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -221,3 +222,64 @@ def test_a_folder_begun_with_another_model_and_unknown_validation_classes(
     arguments: list[str | Path] = ["--data", new, "--out", tmp_path / "out", *DOTTED]
     assert run("extend", tmp_path / "changed.safetensors", *arguments) == 2
     assert "was begun with another model" in capsys.readouterr().err
+
+
+def test_a_model_with_statistics_learns_in_closed_form(
+    solved_base: Path, folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = folder("new", "ring")
+    assert run("extend", solved_base, "--data", new, "--out", tmp_path / "out", "--data.workers", "0") == 0
+    shown = capsys.readouterr().out
+    assert "carries statistics of its training images, so the new classes are added in closed form" in shown
+    assert "To train instead: --method mib+ucd" in shown
+    assert "4 classes + ring: analytic, one pass over 8 images, no training" in shown
+    assert "epochs" not in shown
+    before, given = (load_file(path / "step-0" / "model.safetensors") for path in (tmp_path / "out", solved_base))
+    assert before.keys() == given.keys(), "before is the given model as it is, with its trained head"
+    assert all(torch.equal(before[name], given[name]) for name in given)
+    assert run("extend", solved_base, "--data", new, "--out", tmp_path / "trained", "--method", "ft", *DOTTED) == 0
+    assert "closed form" not in capsys.readouterr().out
+    assert open_model(tmp_path / "trained").segmenter.architecture.closed_form is None
+
+
+def test_a_chain_of_extensions_in_closed_form_also_after_moving(
+    solved_base: Path, folder: Folder, tmp_path: Path
+) -> None:
+    settings = {"data": {"workers": 0}, "engine": {"accelerator": "cpu", "pictures": 0}}
+    incseg.extend(solved_base, folder("new", "ring"), tmp_path / "one", settings=settings)
+    two = incseg.extend(tmp_path / "one", folder("more", "moon"), tmp_path / "two", settings=settings)
+    (tmp_path / "two").rename(tmp_path / "moved")
+    shutil.rmtree(tmp_path / "one")
+    three = incseg.extend(tmp_path / "moved", folder("most", "frame"), tmp_path / "three", settings=settings)
+    assert three.classes == (*two.classes, "frame") == (*open_model(solved_base).classes, "ring", "moon", "frame")
+    assert three.segmenter.classifier.head_sizes == [5, 1, 1, 1]
+    assert [record["method"] for record in three.history] == ["ft", "analytic", "analytic", "analytic"]
+    again = incseg.extend(tmp_path / "moved", tmp_path / "most", tmp_path / "three", settings=settings)
+    assert again.classes == three.classes  # the same call finds it finished
+
+
+def test_a_head_in_closed_form_cannot_be_trained(
+    solved_base: Path, folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = {"data": {"workers": 0}, "engine": {"accelerator": "cpu", "pictures": 0}}
+    incseg.extend(solved_base, folder("new", "ring"), tmp_path / "one", settings=settings)
+    capsys.readouterr()
+    more = folder("more", "moon")
+    assert run("extend", tmp_path / "one", "--data", more, "--method", "mib", "--out", tmp_path / "two", *DOTTED) == 2
+    shown = capsys.readouterr()
+    assert "the head of this model was solved in closed form and cannot be trained" in shown.err
+    assert not shown.out
+    assert not (tmp_path / "two").exists()
+
+
+def test_without_statistics_it_trains_and_says_what_would_be_faster(
+    tiny_run: Path, folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = folder("new", "ring")
+    assert run("extend", tiny_run, "--data", new, "--out", tmp_path / "out", *DOTTED) == 0
+    shown = capsys.readouterr().out
+    assert "carries no statistics of its training images, so it is trained (mib+ucd)" in shown
+    assert "'incseg statistics MODEL --data DIR'" in shown
+    assert run("extend", tiny_run, "--data", new, "--out", tmp_path / "other", "--method", "analytic") == 2
+    assert "this model has none: gather them with 'incseg statistics" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()

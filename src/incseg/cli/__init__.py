@@ -9,7 +9,7 @@ import tyro
 
 import incseg
 from incseg import registry
-from incseg.cli import bench, data, deploy, listing, train
+from incseg.cli import bench, data, deploy, extending, listing, train
 from incseg.cli.arguments import is_setting, read_arguments, settings_shown, show_help
 from incseg.console import Console, is_rank_zero
 from incseg.errors import IncompleteError, InputError, TrainingError, closest
@@ -31,7 +31,10 @@ COMMANDS: dict[str, Command | Group] = {
     "eval": train.evaluate,
     "report": train.report,
     "reproduce": train.reproduce,
-    "extend": deploy.extend,
+    "extend": extending.extend,
+    "statistics": extending.statistics,
+    "merge": extending.merge,
+    "forget": extending.forget,
     "import": deploy.import_model,
     "predict": deploy.predict,
     "export": deploy.export,

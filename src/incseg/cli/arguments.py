@@ -26,6 +26,8 @@ Sections = Mapping[str, Section]
 """Settings by the name of their section; the values are the defaults that help shows."""
 OptionalFolder = Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")]
 Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME...", help_behavior_hint="")]
+OptionalStep = Annotated[int | None, tyro.conf.arg(metavar="K", help_behavior_hint="(default: the last)")]
+ModelPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
 DEFAULT = RunConfig(protocol="")
 METAVARS = {bool: "{true,false}", int: "INT", float: "FLOAT", Path: "PATH", NoneType: "none"}
 

@@ -1,57 +1,13 @@
-"""Using a trained model: ``incseg extend``, ``import``, ``predict``, ``export``, ``serve``."""
+"""Using a trained model: ``incseg import``, ``predict``, ``export``, ``serve``."""
 
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
-import incseg
-from incseg.cli.arguments import DEFAULT, OptionalFolder, takes_settings
-from incseg.config import Layer
-from incseg.console import Console, is_rank_zero
+from incseg.cli.arguments import ModelPath, OptionalStep
+from incseg.console import Console
 from incseg.errors import InputError
-
-OptionalStep = Annotated[int | None, tyro.conf.arg(metavar="K", help_behavior_hint="(default: the last)")]
-ModelPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-
-
-@takes_settings("data.crop_size", "data.workers", "data.void", "optim.", "engine.")
-def extend(
-    model: ModelPath,
-    data: Annotated[Path, tyro.conf.arg(metavar="DIR")],
-    out: Annotated[Path, tyro.conf.arg(metavar="DIR")],
-    method: Annotated[str, tyro.conf.arg(metavar="METHOD")] = DEFAULT.method,
-    validation: OptionalFolder = None,
-    step: OptionalStep = None,
-    seed: int = DEFAULT.seed,
-    settings: Layer | None = None,
-) -> None:
-    """Teach a trained model new classes from images and masks of only those; no old data needed.
-
-    Epochs, batch size, crop size and learning rate are chosen from the amount of data and from how the model was
-    trained; each can be set as with 'incseg train': --optim.epochs 20. Resumes from the last checkpoint when the same
-    command is run again. The result is the folder of a run with a MODEL_CARD.md: it can be given to 'predict',
-    'export', 'serve', 'report', 'eval' and a further 'extend'.
-
-    Args:
-        model: folder of a run, a step-K folder, or a .safetensors file.
-        data: folder with images/, masks/ (0: not a new class) and classes.txt (background, then the new classes).
-        out: folder of the result.
-        method: a method or a sum of methods; 'incseg list methods' shows them.
-        validation: folder like --data, with labels of old or new classes to measure the model on (default: only the
-            new classes are measured).
-        step: which step of a run.
-        seed: every random choice follows from it.
-        settings: any of the settings below, by section and name.
-    """
-    from incseg.engine.extend import before_and_after
-
-    console = Console()
-    given = incseg.load(model, step, "cpu")
-    incseg.extend(given, data, out, method=method, validation=validation, seed=seed, settings=settings, console=console)
-    if is_rank_zero():
-        console.show(before_and_after(out))
-        console.say(f"model: {out}, described in {out / 'MODEL_CARD.md'}")
 
 
 def import_model(

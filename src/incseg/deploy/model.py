@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from incseg.deploy.prediction import Prediction
+from incseg.deploy.statistics import MaskLike, learn
 from incseg.deploy.tiles import TILE, predict_ids
 from incseg.images import ImageLike, Pixels, read_image
 from incseg.models.storage import TrainedModel
@@ -29,6 +30,22 @@ class Model(TrainedModel):
             for index, ids in zip(chosen, predict_ids(self.segmenter, batch, tile), strict=True):
                 predictions[index] = Prediction(images[index], ids.numpy(), self.classes)
         return [predictions[index] for index in range(len(images))]
+
+    def learn(self, images: Sequence[ImageLike], masks: Sequence[MaskLike], names: Sequence[str]) -> "Model":
+        """A model that knows more classes, learnt in closed form: one pass over the images, no training.
+
+        ``bigger = model.learn(["a.jpg", "b.jpg"], ["a.png", "b.png"], ["ring"])``. The model itself stays as it is. It
+        must carry statistics of its training images, as after ``incseg train`` or an extension in closed form;
+        ``incseg statistics`` gathers them for other models. They grow with it, and :meth:`save` writes them beside it.
+
+        Args:
+            images: files, Pillow images, or arrays (H, W, 3) of RGB, all at once in memory; ``incseg.extend`` takes a
+                folder of any size.
+            masks: for each image an index PNG or an array (H, W) of ids: 1, 2, … for the names in their order, 0 for
+                all that is none of them, old classes included, and 255 for what is to be ignored.
+            names: of the new classes.
+        """
+        return learn(self, images, masks, names)
 
 
 def open_model(path: str | Path, step: int | None = None, device: str = "auto") -> Model:

@@ -24,13 +24,13 @@ TASK = "image-segmentation"
 METRIC = "mean_iou"
 
 
-def write_card(model: Model, folder: Path, comparison: Table | None = None) -> None:
+def write_card(model: Model, folder: Path, comparison: Table | None = None, remark: str = "") -> None:
     """Describe a model in its folder, with a table of IoU before and after its last step if there is one."""
     with replacing(RunFolder(folder).model_card) as temporary:
-        temporary.write_text(model_card(model, folder, comparison), encoding="utf-8")
+        temporary.write_text(model_card(model, folder, comparison, remark), encoding="utf-8")
 
 
-def model_card(model: Model, folder: Path, comparison: Table | None = None) -> str:
+def model_card(model: Model, folder: Path, comparison: Table | None = None, remark: str = "") -> str:
     """The card as Markdown with a YAML header; the facts are repeated as JSON at the end."""
     architecture, steps = model.segmenter.architecture, _steps(model)
     parameters = sum(p.numel() for p in model.segmenter.parameters())
@@ -48,6 +48,7 @@ def model_card(model: Model, folder: Path, comparison: Table | None = None) -> s
         architecture=escaped(f"{architecture.decoder} on {architecture.encoder}"),
         parameters=f"{parameters / 1e6:.1f}",
         history_table=_history_table(steps),
+        remark=escaped(remark),
         class_table=_class_table(model.classes, steps),
         comparison_table=_markdown_table(comparison.headers, comparison.rows) if comparison else "",
         comparison_note=escaped(comparison.note) if comparison else "",

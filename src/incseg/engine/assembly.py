@@ -91,22 +91,22 @@ def build(
 ) -> Trainer:
     """Build everything a run needs, so that whatever is wrong with the input is found before training starts."""
     say = console.say if console is not None and fabric.is_global_zero else None
-    curriculum = build_curriculum(Protocol.parse(config.protocol), config.data, say)
-    method = _method(config)
-    method.check(curriculum.steps, curriculum.classes)
-    folder = RunFolder(out)
-    if given is None:
-        student = _student(config, curriculum.steps[0].num_classes, pretrained=not folder.has_weights)
-    else:
+    method, folder = _method(config), RunFolder(out)
+    if given is not None:
         check_given_model(given, folder, method)
-        student = copy.deepcopy(given.segmenter).cpu()
-        method.load_memory(dict(given.memory))
+        method.load_memory({name: tensor.to(fabric.device) for name, tensor in given.memory.items()})
         if method.lacks_statistics:
             raise InputError(
                 f"'{method.name}' adds classes to the statistics of a model's training images, and this model has "
                 "none: gather them with 'incseg statistics MODEL --data DIR' while these images are at hand, or choose "
                 "a --method that trains."
             )
+    curriculum = build_curriculum(Protocol.parse(config.protocol), config.data, say)
+    method.check(curriculum.steps, curriculum.classes)
+    if given is None:
+        student = _student(config, curriculum.steps[0].num_classes, pretrained=not folder.has_weights)
+    else:
+        student = copy.deepcopy(given.segmenter).cpu()
     _try_out(student, config.data.crop_size)
     header = run_header(config, fabric)
     return Trainer(

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from lightning.fabric.utilities.rank_zero import rank_zero_only
-from safetensors.torch import load_file
 
 from incseg import methods
 from incseg.config import SCORING, Network, RunConfig, from_yaml, load_recipe, merge
@@ -21,7 +20,7 @@ from incseg.loading import batches_per_epoch
 from incseg.metrics import mean
 from incseg.models.segmenter import STRIDE
 from incseg.models.storage import TrainedModel
-from incseg.run_folder import Run, RunFolder, statistics_file
+from incseg.run_folder import Run, RunFolder
 
 EPOCHS = 30  # the paper's, as long as that is neither too few nor too many iterations
 FEWEST, MOST = 800, 6000
@@ -60,7 +59,10 @@ def extend(
     source = open_source("folder", data)
     refuse_clashes(model.classes, source)
     config = choose_settings(model, source, data, method, seed, validation, settings)
-    _announce(model, source, config, console)
+    solves = methods.parse(config.method, config.settings).solves
+    if not solves:
+        _ = model.segmenter.softmax_head  # refuses a head that cannot be trained
+    _announce(model, source, config, solves, console)
     train(config, out, None, console, _given(model))
 
 
@@ -115,22 +117,25 @@ def _crop_size(source: Source) -> int:
 
 
 @rank_zero_only
-def _announce(model: TrainedModel, source: Source, config: RunConfig, console: Console) -> None:
+def _announce(model: TrainedModel, source: Source, config: RunConfig, solves: bool, console: Console) -> None:
     """Print the chosen settings in one line; and which class is taken for background, if its name does not say so."""
     first = source.classes[0]
     if plain(first) not in BACKGROUND_NAMES and plain(first) != plain(model.classes[0]):
         console.say(f"'{first}', the first line of classes.txt, is taken for the background.")
-    optim = config.optim
-    console.say(
-        f"{len(model.classes) - 1} classes + {', '.join(source.classes[1:])}: {config.method} on {len(source.train)} "
-        f"images, {optim.epochs} epochs of {batches_per_epoch(len(source.train), optim.batch_size)} iterations, batch "
-        f"{optim.batch_size}, crops of {config.data.crop_size}, learning rate {optim.incremental_learning_rate:g}"
+    optim, images = config.optim, len(source.train)
+    how = (
+        f", one pass over {images} images, no training"
+        if solves
+        else f" on {images} images, {optim.epochs} epochs of {batches_per_epoch(images, optim.batch_size)} iterations, "
+        f"batch {optim.batch_size}, crops of {config.data.crop_size}, "
+        f"learning rate {optim.incremental_learning_rate:g}"
     )
+    console.say(f"{len(model.classes) - 1} classes + {', '.join(source.classes[1:])}: {config.method}{how}")
 
 
 def _given(model: TrainedModel) -> GivenModel:
-    """The network; and for the model of a run, what the method of that run remembers."""
-    memory = load_file(remembered) if model.path and (remembered := statistics_file(model.path)).is_file() else {}
+    """The network with all that is remembered of its training; and for the model of a run, by which method."""
+    memory = model.remembered()
     place = RunFolder.holding(model.path) if model.path is not None else None
     if place is None:
         return GivenModel(model.segmenter, model.history, memory)

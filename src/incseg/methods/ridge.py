@@ -48,7 +48,7 @@ class ClosedForm(Part):
         cells = context.pixel_counts() / statistics.layout.stride**2
         statistics = statistics.with_classes(cells[statistics.num_classes :])
         statistics = gather(context.student, statistics, context.whole_images(), self.fit, _sum_over_processes)
-        self.memory = statistics.state()
+        self.memory = {**statistics.state(), **self.fit.state()}
         size = sum(tensor.nbytes for tensor in self.memory.values())
         context.say(f"statistics of {statistics.num_classes - 1} classes for later extensions: {size / 1e6:.1f} MB")
         if self.solves:

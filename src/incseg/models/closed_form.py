@@ -223,7 +223,7 @@ class Statistics:
         """
         targets = shares.to(features.dtype) * weights.to(features)
         amount = targets.sum(dim=1, keepdim=True)
-        self.cross.add_((features.T @ targets).double())
+        self.cross.add_(features.double().T @ targets.double())
         scaled = features * amount.sqrt()
         for start in range(0, scaled.shape[1], BLOCK):
             block = scaled[:, start : start + BLOCK].T @ scaled[:, start:]

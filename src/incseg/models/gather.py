@@ -1,7 +1,8 @@
 """From images to the statistics of a closed-form head: one pass over a frozen network, no gradient, no teacher."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
@@ -36,6 +37,15 @@ class Fit:
     """How much a pseudo-label counts less the less sure the head was of it; 0: all count fully."""
     soft: bool = False
     """Targets are the shares of the classes in a cell, instead of the class at its centre."""
+
+    def state(self) -> dict[str, Tensor]:
+        """As a tensor beside the statistics: whoever adds to them, or solves them again, follows the same rules."""
+        return {"fit": torch.tensor(list(json.dumps(asdict(self)).encode()), dtype=torch.uint8)}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Tensor]) -> "Fit":
+        """The way back from :meth:`state`; the default where a file does not say."""
+        return cls(**json.loads(bytes(state["fit"].tolist()))) if "fit" in state else cls()
 
 
 def feature_layout(
@@ -88,8 +98,8 @@ def gather(
     segmenter.eval()
     device = segmenter.mean.device
     features = RandomFeatures(statistics.layout).to(device)
-    known = statistics.gram.diagonal().any().item()
-    before = statistics.solve(fit.ridge).float() if known else None
+    seen = statistics.cross.any(dim=0)
+    before = statistics.solve(fit.ridge).float() if seen.any() else None
     weights, added = statistics.class_weights(fit.balance), statistics.nothing()
     for batch in batches:
         images, labels = padded_images(batch.images.to(device)), _padded_labels(batch.labels.to(device))
@@ -98,7 +108,9 @@ def gather(
             cells = features(*segmenter.features(pair[0]))
             shares = class_shares(pair[1], statistics.num_classes, statistics.layout.stride, soft=fit.soft)
             if before is not None:
-                shares = complete_background(shares, cells @ before, fit.certainty)
+                # A class without a cell yet says nothing: its score of 0 would win where all others are negative.
+                scores = (cells @ before).masked_fill(~seen, -torch.inf)
+                shares = complete_background(shares, scores, fit.certainty)
             added.add(cells.flatten(0, 2), shares.flatten(0, 2), weights)
     join(added.gram)
     join(added.cross)

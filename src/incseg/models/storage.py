@@ -8,14 +8,17 @@ from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from incseg.errors import InputError
 from incseg.files import replacing
+from incseg.models.closed_form import Statistics
+from incseg.models.gather import Fit
 from incseg.models.segmenter import Architecture, Segmenter
-from incseg.run_folder import model_file
+from incseg.run_folder import model_file, statistics_file
 
+STATISTICS = "ClosedForm."  # how the statistics are named among all that a method remembers: after the part they are of
 StepHistory = Mapping[str, Any]  # classes, method, data, settings and scores of one step that a model has learnt
 
 
@@ -41,6 +44,9 @@ class TrainedModel:
     """One entry per step learnt, oldest first; empty for a model trained elsewhere."""
     path: Path | None = None
     """The file it was read from."""
+    memory: Mapping[str, Tensor] | None = field(default=None, repr=False, compare=False)
+    """What the method that trained it remembers, the statistics of a closed-form head among it; None: in a file beside
+    its own. :meth:`remembered` asks for neither before it is needed."""
 
     @classmethod
     def open(cls, path: str | Path, step: int | None = None, device: str = "auto") -> Self:
@@ -60,10 +66,63 @@ class TrainedModel:
         """Where it computes."""
         return self.segmenter.mean.device
 
+    @property
+    def exact_device(self) -> torch.device:
+        """Where it can compute in float64, as statistics need it: Apple's GPUs cannot."""
+        return torch.device("cpu") if self.device.type == "mps" else self.device
+
+    def remembered(self) -> dict[str, Tensor]:
+        """What the method that trained it remembers, by name; of a model in a file, what lies beside that file."""
+        if self.memory is not None:
+            return dict(self.memory)
+        return load_memory(statistics_file(self.path)) if self.path is not None else {}
+
+    def statistics(self) -> tuple[Statistics, Fit] | None:
+        """The sums from which a closed-form head is solved, and the rules they were made by; None if it has none."""
+        found = {name.removeprefix(STATISTICS): tensor for name, tensor in statistics_among(self.remembered()).items()}
+        if not found:
+            return None
+        statistics = Statistics.from_state({name: tensor.to(self.exact_device) for name, tensor in found.items()})
+        if statistics.num_classes != len(self.classes):
+            raise InputError(
+                f"the statistics beside {self.path} are of {statistics.num_classes - 1} classes and the model knows "
+                f"{len(self.classes) - 1}: they belong to another model."
+            )
+        return statistics, Fit.from_state(found)
+
     def save(self, path: str | Path) -> Path:
-        """Write the model as one file; returns its path."""
+        """Write the model as one file, and its statistics, if it has any, beside it; returns the path of the model."""
+        statistics = statistics_among(self.remembered())
         save_model(self.segmenter, self.classes, Path(path), self.history)
+        save_memory(statistics, statistics_file(Path(path)))
         return Path(path)
+
+
+def statistics_among(memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Of all that a method remembers, what an extension in closed form needs."""
+    return {name: tensor for name, tensor in memory.items() if name.startswith(STATISTICS)}
+
+
+def as_memory(statistics: Statistics, fit: Fit) -> dict[str, Tensor]:
+    """Statistics and their rules as a method remembers them."""
+    return {f"{STATISTICS}{name}": tensor for name, tensor in {**statistics.state(), **fit.state()}.items()}
+
+
+def load_memory(path: Path) -> dict[str, Tensor]:
+    """What :func:`save_memory` wrote; nothing where there is no such file."""
+    try:
+        return load_file(path) if path.is_file() else {}
+    except SafetensorError as error:
+        raise InputError(f"{path} is not a readable safetensors file ({error}).") from None
+
+
+def save_memory(memory: Mapping[str, Tensor], path: Path) -> None:
+    """Write what a method remembers; without anything to remember there must be no file, not even one of before."""
+    if not memory:
+        path.unlink(missing_ok=True)
+        return
+    with replacing(path) as temporary:
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in memory.items()}, temporary)
 
 
 def save_model(segmenter: Segmenter, classes: Sequence[str], path: Path, history: Sequence[StepHistory] = ()) -> None:

@@ -1,0 +1,171 @@
+"""What a trained model knows: ``incseg extend``, ``statistics``, ``merge``, ``forget``."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+import incseg
+from incseg.cli.arguments import DEFAULT, ModelPath, OptionalFolder, OptionalStep, takes_settings
+from incseg.config import Layer
+from incseg.console import Console, is_rank_zero
+from incseg.errors import InputError
+from incseg.files import usable_folder
+
+if TYPE_CHECKING:  # PyTorch is loaded where it is needed
+    from incseg.deploy.model import Model
+
+
+@takes_settings("data.crop_size", "data.workers", "data.void", "optim.", "engine.")
+def extend(
+    model: ModelPath,
+    data: Annotated[Path, tyro.conf.arg(metavar="DIR")],
+    out: Annotated[Path, tyro.conf.arg(metavar="DIR")],
+    method: Annotated[
+        str | None, tyro.conf.arg(metavar="METHOD", help_behavior_hint="(default: by what the model carries)")
+    ] = None,
+    validation: OptionalFolder = None,
+    step: OptionalStep = None,
+    seed: int = DEFAULT.seed,
+    settings: Layer | None = None,
+) -> None:
+    """Teach a trained model new classes from images and masks of only those; no old data needed.
+
+    A model that carries statistics of its training images, as 'incseg train' and 'incseg statistics' leave them, learns
+    in closed form: one pass over the new images, in seconds. Any other is trained: epochs, batch size, crop size and
+    learning rate are chosen from the amount of data and from how the model was trained; each can be set as with
+    'incseg train': --optim.epochs 20. Resumes from the last checkpoint when the same command is run again. The result
+    is the folder of a run with a MODEL_CARD.md: it can be given to 'predict', 'export', 'serve', 'report', 'eval' and a
+    further 'extend'.
+
+    Args:
+        model: folder of a run, a step-K folder, or a .safetensors file.
+        data: folder with images/, masks/ (0: not a new class) and classes.txt (background, then the new classes).
+        out: folder of the result.
+        method: a method or a sum of methods; 'incseg list methods' shows them. By default analytic, in closed form, if
+            the model carries statistics, and mib+ucd, trained, if not.
+        validation: folder like --data, with labels of old or new classes to measure the model on (default: only the
+            new classes are measured).
+        step: which step of a run.
+        seed: every random choice follows from it.
+        settings: any of the settings below, by section and name.
+    """
+    from incseg.engine.extend import before_and_after
+
+    console = Console()
+    given = incseg.load(model, step, "cpu")
+    incseg.extend(given, data, out, method=method, validation=validation, seed=seed, settings=settings, console=console)
+    if is_rank_zero():
+        console.show(before_and_after(out))
+        console.say(f"model: {out}, described in {out / 'MODEL_CARD.md'}")
+
+
+def statistics(
+    model: ModelPath,
+    data: Annotated[Path, tyro.conf.arg(metavar="DIR")],
+    step: OptionalStep = None,
+    overwrite: bool = False,
+    device: str = "auto",
+    workers: int = DEFAULT.data.workers,
+) -> None:
+    """Gather what 'incseg extend' needs to add classes in seconds, while the training images are at hand.
+
+    For a model that was trained elsewhere or earlier: 'incseg train' leaves statistics by itself. They are sums over
+    all training pixels, without any image, in a file beside the model, which stays as it is. At the end, the head with
+    which an extension in closed form begins is compared with the model's own.
+
+    Example: incseg statistics models/mine --data mydata
+
+    Args:
+        model: folder of a run, a step-K folder, or a .safetensors file.
+        data: folder with images/, masks/ and classes.txt, which names the model's classes, in any order.
+        step: which step of a run.
+        overwrite: replace statistics that the model has already.
+        device: auto, cpu, cuda or mps.
+        workers: processes that load images.
+    """
+    from incseg.deploy.statistics import gather_statistics
+
+    given, processes = incseg.load(model, step, device), min(workers, os.cpu_count() or 1)
+    gather_statistics(given, data, Console(), overwrite=overwrite, workers=processes)
+
+
+def merge(
+    first: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="A")],
+    second: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="B")],
+    out: Annotated[Path, tyro.conf.arg(metavar="DIR")],
+    base: Annotated[
+        Path | None, tyro.conf.arg(metavar="MODEL", help_behavior_hint="(default: what both runs began with)")
+    ] = None,
+) -> None:
+    """Make one model of two that were extended in closed form from the same base, at two places; no image travels.
+
+    The result knows the classes of both, as if the base had been extended by the images of both at once. A class that
+    both added under one name is one class.
+
+    Example: incseg merge runs/site-a runs/site-b --out models/both
+
+    Args:
+        first: a model extended in closed form: folder of a run, a step-K folder, or a .safetensors file.
+        second: another, extended from the same base.
+        out: folder of the result, a model like any other.
+        base: the model that both were extended from.
+    """
+    from incseg.deploy.combine import merge as merged
+
+    _refuse_existing(out)
+    one, two = (incseg.load(path, device="cpu") for path in (first, second))
+    result = merged(one, two, None if base is None else incseg.load(base, device="cpu"))
+    _write(result, out, f"Merged from {first} and {second} by adding their statistics; no image was needed.")
+
+
+def forget(
+    model: ModelPath,
+    classes: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="CLASS")],
+    out: Annotated[Path, tyro.conf.arg(metavar="DIR")],
+    learnt_in: Annotated[
+        Path | None, tyro.conf.arg(metavar="RUN", help_behavior_hint="(default: the run of MODEL)")
+    ] = None,
+) -> None:
+    """Take a class away again: subtract from a model's statistics what the images of that class had added.
+
+    Possible for classes learnt in closed form, a whole step at a time: the sums of one step do not tell its classes
+    apart. The given model and its run stay as they are: delete them if the images are to be forgotten for good.
+
+    Example: incseg forget runs/bigger ring --out models/without-ring
+
+    Args:
+        model: folder of a run, a step-K folder, or a .safetensors file.
+        classes: all classes that a step learnt.
+        out: folder of the result, a model like any other.
+        learnt_in: the run that learnt them, if the model has been extended again since.
+    """
+    from incseg.deploy.combine import forget as without
+
+    if not classes:
+        raise InputError("name the class to forget: incseg forget MODEL CLASS --out DIR.")
+    _refuse_existing(out)
+    result = without(incseg.load(model, device="cpu"), classes, learnt_in)
+    _write(result.model, out, result.remark)
+
+
+def _refuse_existing(out: Path) -> None:
+    """A folder that holds a model is not overwritten."""
+    from incseg.run_folder import MODEL_FILE, RunFolder
+
+    usable_folder(out)
+    if (out / MODEL_FILE).exists() or RunFolder(out).finished_steps:
+        raise InputError(f"{out} holds a model already: choose another --out, or delete that folder.")
+
+
+def _write(model: "Model", out: Path, remark: str) -> None:
+    """A folder with a model, its statistics and its card."""
+    from incseg.deploy.model_card import write_card
+    from incseg.run_folder import MODEL_FILE, RunFolder
+
+    model.save(out / MODEL_FILE)
+    write_card(model, out, remark=remark)
+    console = Console()
+    console.say(remark)
+    console.say(f"model: {out}, with {', '.join(model.classes[1:])}; described in {RunFolder(out).model_card}")

@@ -1,0 +1,269 @@
+"""Models as sums: two that were extended from one base become one, and what a step added is taken away again.
+
+Statistics are sums over cells, so those of several models add and subtract, each class under its name::
+
+    merge:   S = S_A + S_B − S_base
+    forget:  S = S − (S_after − S_before)        of the step that learnt the class
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from incseg.config import from_yaml
+from incseg.curriculum import plain
+from incseg.deploy.model import Model
+from incseg.deploy.statistics import required_statistics, with_statistics
+from incseg.errors import InputError, closest
+from incseg.models.closed_form import Statistics
+from incseg.models.gather import Fit
+from incseg.models.storage import TrainedModel, describe_model
+from incseg.protocol import BACKGROUND
+from incseg.run_folder import RunFolder
+
+NOTHING = 1e-9  # what is left of a column, as a share of it, that is rounding only
+
+
+def merge(first: Model, second: Model, base: TrainedModel | None = None) -> Model:
+    """One model of two that were extended in closed form from the same base; no image is needed.
+
+    A class that both have added under one name is one class. The result is what extending the base by the images of
+    both at once would give: every step labels its background with the head of the base, and weighs a class by its own
+    cells.
+
+    Args:
+        first: its new classes come first.
+        second: of the same network.
+        base: what both were extended from; None: step 0 of their runs.
+    """
+    base = base or _common_base(first, second)
+    spelling = {plain(name): name for name in first.classes}
+    second = replace(second, classes=tuple(spelling.get(plain(name), name) for name in second.classes))
+    for model in (first, second):
+        _require_same_network(model, base)
+        if not set(base.classes) < set(model.classes):
+            raise InputError(
+                f"{model.path} does not add classes to those of {base.path} ({', '.join(base.classes[1:])}): two "
+                "extensions of one base can be merged."
+            )
+    from_second = [name for name in second.classes if name not in first.classes]
+    classes = (*first.classes, *from_second)
+    statistics, fit = _combined(classes, [(1, first), (1, second), (-1, base)])
+    sizes = [*first.segmenter.classifier.head_sizes, *([len(from_second)] if from_second else [])]
+    history = [*first.history, *_history_of(from_second, second.history), {"new_classes": [], "method": "merge"}]
+    return with_statistics(first, statistics, fit, classes=classes, head_sizes=sizes, history=history)
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """A model without some of its classes, and what could not be taken away."""
+
+    model: Model
+    remark: str
+    """For the person and the model card."""
+
+
+def forget(model: Model, names: Sequence[str], learnt_in: Path | None = None) -> Forgotten:
+    """A model without what the steps that learnt these classes added to it.
+
+    Args:
+        model: extended in closed form.
+        names: classes that whole steps have learnt: what one step added cannot be told apart by class.
+        learnt_in: the run of these steps; None: that of the model.
+    """
+    forgotten = [_known(name, model.classes) for name in names]
+    run = _run_of(model, learnt_in)
+    terms: list[tuple[int, TrainedModel]] = [(1, model)]
+    for index in sorted({_learnt_at(name, run) for name in forgotten}):
+        before, after = (TrainedModel.open(run.path, step, "cpu") for step in (index - 1, index))
+        _require_same_network(after, model)
+        _require_whole_step(after, before, model, forgotten)
+        terms += [(-1, after), (1, before)]
+    statistics, fit = _combined(model.classes, terms)
+    channels = [channel for channel, name in enumerate(model.classes) if name not in forgotten]
+    smaller = with_statistics(
+        model,
+        replace(statistics, cross=statistics.cross[:, channels], cells=statistics.cells[channels]),
+        fit,
+        classes=[model.classes[channel] for channel in channels],
+        head_sizes=_remaining_sizes(model.segmenter.classifier.head_sizes, channels),
+        history=[
+            *_history_without(model.history, forgotten),
+            {"new_classes": [], "method": f"forget {', '.join(forgotten)}"},
+        ],
+    )
+    before_columns = required_statistics(model)[0].cross
+    left = [name for name in forgotten if _is_left(statistics.cross, before_columns, model.classes.index(name))]
+    has_others = any(name not in after.classes for name in smaller.classes for _, after in terms[1:])
+    return Forgotten(smaller, _remark(forgotten, left, run.path, has_others=has_others))
+
+
+def _combined(classes: Sequence[str], terms: Sequence[tuple[int, TrainedModel]]) -> tuple[Statistics, Fit]:
+    """Σ sign · statistics for these classes, by the rules of the first of them.
+
+    Columns are matched by name; those of other classes are left out.
+    """
+    first, fit = required_statistics(terms[0][1])
+    total = _by_name(first, terms[0][1].classes, classes)
+    for sign, model in terms[1:]:
+        other = _by_name(required_statistics(model)[0], model.classes, classes)
+        if other.layout != total.layout or not torch.equal(other.reference.cpu(), total.reference.cpu()):
+            raise InputError(
+                f"the statistics of {model.path} and {terms[0][1].path} were gathered with other features or from "
+                "another beginning: they cannot be added."
+            )
+        other = replace(other, gram=other.gram.to(total.gram), cross=other.cross.to(total.cross))
+        total = replace(total.plus(other, sign), cells=total.cells + sign * other.cells.to(total.cells))
+    return total, fit
+
+
+def _by_name(statistics: Statistics, classes: Sequence[str], onto: Sequence[str]) -> Statistics:
+    """The same sums with the columns of the classes ``onto``; 0 for one that it does not know."""
+    kept = [channel for channel, name in enumerate(classes) if name in onto]
+    places = [onto.index(classes[channel]) for channel in kept]
+    cross, cells = statistics.cross.new_zeros(statistics.layout.width, len(onto)), statistics.cells.new_zeros(len(onto))
+    cross[:, places], cells[places] = statistics.cross[:, kept], statistics.cells[kept]
+    return replace(statistics, cross=cross, cells=cells)
+
+
+def _common_base(first: TrainedModel, second: TrainedModel) -> TrainedModel:
+    """Step 0 of the runs that extended two models, if it is the same."""
+    bases = []
+    for model in (first, second):
+        place = RunFolder.holding(model.path) if model.path is not None else None
+        if place is None:
+            raise InputError(f"{model.path} is not the step of a run: name the model it was extended from with --base.")
+        bases.append(TrainedModel.open(place[0].path, 0, "cpu"))
+    one, two = bases
+    sums = [required_statistics(base)[0] for base in bases]
+    if (
+        one.classes != two.classes
+        or not _same_network(one, two)
+        or sums[0].layout != sums[1].layout
+        or not (torch.equal(sums[0].gram, sums[1].gram) and torch.equal(sums[0].cross, sums[1].cross))
+    ):
+        raise InputError(
+            f"the runs of {first.path} and {second.path} did not begin with the same model: name the one that both "
+            "were extended from with --base."
+        )
+    return one
+
+
+def _require_same_network(model: TrainedModel, other: TrainedModel) -> None:
+    if not _same_network(model, other):
+        raise InputError(
+            f"{model.path} and {other.path} are different networks: only statistics of the same network add up."
+        )
+
+
+def _same_network(model: TrainedModel, other: TrainedModel) -> bool:
+    """Whether all below the head is equal."""
+    one, two = _network(model), _network(other)
+    return one.keys() == two.keys() and all(torch.equal(one[name].cpu(), two[name].cpu()) for name in one)
+
+
+def _network(model: TrainedModel) -> dict[str, Tensor]:
+    state = model.segmenter.state_dict()
+    return {name: tensor for name, tensor in state.items() if not name.startswith("classifier.")}
+
+
+def _known(name: str, classes: Sequence[str]) -> str:
+    """A class of the model as the model spells it."""
+    found = next((known for known in classes[BACKGROUND + 1 :] if plain(known) == plain(name)), None)
+    if found is None:
+        raise InputError(
+            f"the model has no class '{name}': it knows {', '.join(classes[1:])}.{closest(name, classes[1:])}"
+        )
+    return found
+
+
+def _run_of(model: TrainedModel, learnt_in: Path | None) -> RunFolder:
+    """The run in which classes were learnt."""
+    if learnt_in is not None:
+        if not RunFolder(learnt_in).finished_steps:
+            raise InputError(f"--learnt-in {learnt_in} is not the folder of a run with finished steps.")
+        return RunFolder(learnt_in)
+    place = RunFolder.holding(model.path) if model.path is not None else None
+    if place is None:
+        raise InputError(
+            f"{model.path} is not the step of a run: name the run in which the class was learnt with --learnt-in RUN."
+        )
+    return place[0]
+
+
+def _learnt_at(name: str, run: RunFolder) -> int:
+    """The step of a run that learnt a class; refuses what no subtraction can undo."""
+    steps = [index for index in run.finished_steps if name in describe_model(run.model(index)).classes]
+    if not steps:
+        raise InputError(f"no step of {run.path} learnt '{name}': name the run that did with --learnt-in RUN.")
+    if steps[0] > 0:
+        return steps[0]
+    if run.config.is_file() and from_yaml(run.config).data.known is not None:
+        raise InputError(
+            f"'{name}' was known before {run.path} began: name the run that learnt it with --learnt-in RUN."
+        )
+    raise InputError(
+        f"'{name}' was learnt in step 0 of {run.path}, together with the network itself, and cannot be subtracted: "
+        "only training again without it forgets it."
+    )
+
+
+def _require_whole_step(
+    after: TrainedModel, before: TrainedModel, model: TrainedModel, forgotten: Sequence[str]
+) -> None:
+    """The sums of a step do not tell its classes apart."""
+    learnt = [name for name in after.classes if name not in before.classes]
+    others = [name for name in learnt if name in model.classes and name not in forgotten]
+    if others:
+        raise InputError(
+            f"{', '.join(name for name in learnt if name in forgotten)} was learnt together with {', '.join(others)}, "
+            f"and what one step added cannot be told apart: forget all of them ({' '.join(learnt)}), or none."
+        )
+
+
+def _remaining_sizes(head_sizes: Sequence[int], channels: Sequence[int]) -> list[int]:
+    """How many of these channels each step had added; steps of which nothing is left do not count."""
+    ends = [sum(head_sizes[: index + 1]) for index in range(len(head_sizes))]
+    sizes = [
+        sum(end - size <= channel < end for channel in channels) for size, end in zip(head_sizes, ends, strict=True)
+    ]
+    return [size for size in sizes if size]
+
+
+def _history_without(history: Sequence[Mapping[str, Any]], forgotten: Sequence[str]) -> list[dict[str, Any]]:
+    """What a model says of its past, without the steps that learnt these classes and without their scores."""
+    remaining = [record for record in history if not set(record["new_classes"]) & set(forgotten)]
+    return [
+        {**record, "iou": {name: iou for name, iou in record.get("iou", {}).items() if name not in forgotten}}
+        for record in remaining
+    ]
+
+
+def _history_of(names: Sequence[str], history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The steps that learnt these classes, of which each names only those of them."""
+    kept = [(record, [name for name in record["new_classes"] if name in names]) for record in history]
+    return [{**record, "new_classes": new} for record, new in kept if new]
+
+
+def _is_left(cross: Tensor, before: Tensor, channel: int) -> bool:
+    """Whether cells that were not of the subtracted step had been given to a class."""
+    return bool(cross[:, channel].norm() > NOTHING * before[:, channel].norm())
+
+
+def _remark(forgotten: Sequence[str], left: Sequence[str], run: Path, *, has_others: bool) -> str:
+    """What is gone and what is left, as it is."""
+    sentences = [f"All that the images of {', '.join(forgotten)} added in {run} is subtracted, and the class is gone."]
+    if left:
+        sentences.append(
+            f"Left of {', '.join(left)}: parts of other steps' images that the model took for it; they stay in the "
+            "sums as cells of no class."
+        )
+    if has_others:
+        sentences.append(
+            "Steps learnt after it took the labels of their background from a head that knew it; these labels stay."
+        )
+    return " ".join(sentences)

@@ -1,0 +1,277 @@
+"""The statistics a model carries: gathered from its training images, and added to when it learns in closed form."""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from incseg.batch import Batch
+from incseg.config import RunConfig
+from incseg.console import Console, percent, progress_of
+from incseg.curriculum import plain
+from incseg.datasets import ReportProgress, Source, Split, open_source
+from incseg.datasets.scan import class_presence, in_threads, pixel_counts, refuse_unknown
+from incseg.errors import InputError, closest
+from incseg.images import ClassIds, ImageLike, Pixels, read_image, read_mask
+from incseg.loading import WholeImages, whole_loader
+from incseg.metrics import confusion_matrix, intersection_over_union, mean
+from incseg.models.closed_form import Statistics
+from incseg.models.gather import Fit, feature_layout, gather, solved_head
+from incseg.models.segmenter import Segmenter
+from incseg.models.storage import TrainedModel, as_memory, save_memory, statistics_among
+from incseg.protocol import BACKGROUND, IGNORE
+from incseg.run_folder import statistics_file
+
+AnyModel = TypeVar("AnyModel", bound=TrainedModel)
+MaskLike = str | Path | NDArray[np.integer[Any]]
+CLOSED_FORM = "analytic"  # the method that adds classes to statistics
+TRAINED: str = RunConfig.model_fields["method"].default
+BATCH = 8  # images of one size that go through the network together
+COMPARED = 100  # validation images at most on which two heads are compared
+
+
+def choose_method(model: TrainedModel) -> tuple[str, str]:
+    """The method with which a model is extended unless a person chooses another, and one line that says why."""
+    is_solved = model.segmenter.architecture.closed_form is not None
+    if statistics_among(model.remembered()):
+        instead = "" if is_solved else f" To train instead: --method {TRAINED}, or another of 'incseg list methods'."
+        return CLOSED_FORM, (
+            "The model carries statistics of its training images, so the new classes are added in closed form, in "
+            f"seconds ({CLOSED_FORM}).{instead}"
+        )
+    if is_solved:
+        place = f" ({statistics_file(model.path)})" if model.path is not None else ""
+        raise InputError(
+            f"the head of this model was solved in closed form, and its statistics are not beside it{place}: copy them "
+            "there from where the model was made, or gather them again with 'incseg statistics MODEL --data DIR'."
+        )
+    return TRAINED, (
+        f"The model carries no statistics of its training images, so it is trained ({TRAINED}). While these images are "
+        "at hand, 'incseg statistics MODEL --data DIR' gathers them, and an extension then takes seconds."
+    )
+
+
+def learn(model: AnyModel, images: Sequence[ImageLike], masks: Sequence[MaskLike], names: Sequence[str]) -> AnyModel:
+    """The model with more classes, learnt in closed form; see :meth:`incseg.deploy.model.Model.learn`."""
+    _refuse_names(model, names)
+    statistics, fit = required_statistics(model)
+    given = GivenImages.read(images, masks)
+    table = _table([BACKGROUND, *range(len(model.classes), len(model.classes) + len(names))])
+    labelled = Labelled(given, ("background", *names), table)
+    segmenter = copy.deepcopy(model.segmenter).to(statistics.gram.device)
+    statistics = labelled.added_to(statistics, fit, segmenter)
+    sizes = [*segmenter.classifier.head_sizes, len(names)]
+    record = {"new_classes": list(names), "method": CLOSED_FORM, "training_images": len(given)}
+    return with_statistics(
+        model,
+        statistics,
+        fit,
+        classes=(*model.classes, *names),
+        head_sizes=sizes,
+        history=[*model.history, record],
+    )
+
+
+def with_statistics(
+    model: AnyModel,
+    statistics: Statistics,
+    fit: Fit,
+    *,
+    classes: Sequence[str],
+    head_sizes: Sequence[int],
+    history: Sequence[Mapping[str, Any]],
+) -> AnyModel:
+    """The same network with the head that these statistics give; it has no file yet."""
+    segmenter = copy.deepcopy(model.segmenter)
+    segmenter.use_head(solved_head(statistics, list(head_sizes), fit.ridge).to(model.device))
+    return replace(
+        model,
+        segmenter=segmenter.eval(),
+        classes=tuple(classes),
+        history=list(history),
+        path=None,
+        memory=as_memory(statistics, fit),
+    )
+
+
+def required_statistics(model: TrainedModel) -> tuple[Statistics, Fit]:
+    """The statistics of a model, or what to do about it that it has none."""
+    found = model.statistics()
+    if found is None:
+        raise InputError(
+            f"{model.path or 'the model'} carries no statistics of its training images: gather them with "
+            "'incseg statistics MODEL --data DIR' while these images are at hand."
+        )
+    return found
+
+
+def gather_statistics(
+    model: TrainedModel, data: Path, console: Console, *, overwrite: bool = False, workers: int = 0
+) -> None:
+    """``incseg statistics``: gather them from a folder that labels all classes of a model, and write them beside it."""
+    assert model.path is not None, "statistics lie beside the file of a model"
+    file, remembered = statistics_file(model.path), model.remembered()
+    there = statistics_among(remembered)
+    if there and not overwrite:
+        raise InputError(f"{file} already holds statistics of this model: add --overwrite to replace them.")
+    source = open_source("folder", data)
+    table = _table(_channels_by_name(source, data, model.classes))
+    class_presence(source.val, source.classes)  # refuses masks with ids of no class before the work begins
+    fit, segmenter = Fit(), copy.deepcopy(model.segmenter).to(model.exact_device)
+    layout = segmenter.architecture.closed_form or feature_layout(segmenter, len(model.classes))
+    with progress_of(f"gathering statistics from {len(source.train)} images", console) as advance:
+        labelled = Labelled(source.train, source.classes, table, workers, advance)
+        statistics = labelled.added_to(Statistics.empty(layout, model.exact_device), fit, segmenter)
+    memory = as_memory(statistics, fit)
+    save_memory({**remembered, **memory}, file)
+    size = sum(tensor.nbytes for tensor in memory.values()) / 1e6
+    console.say(f"{file} {'is replaced' if there else 'is written'}: {size:.1f} MB, sums over cells and no image.")
+    scored = WholeImages(source.val, range(min(len(source.val), COMPARED)), table)
+    if len(scored):
+        own = _mean_iou(segmenter, scored, len(model.classes), workers)
+        segmenter.use_head(solved_head(statistics, [len(model.classes)], fit.ridge))
+        solved = _mean_iou(segmenter, scored, len(model.classes), workers)
+        console.say(
+            f"mIoU on {len(scored)} validation images: {percent(own)} with the model's own head, which it keeps, and "
+            f"{percent(solved)} with the closed-form head that an extension begins with."
+        )
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Images with masks, and what the ids of these masks mean."""
+
+    split: Split
+    classes: Sequence[str]
+    """By id, background first."""
+    table: Tensor
+    """(256,) id → channel of the model."""
+    workers: int = 0
+    """Processes that load images."""
+    report_progress: ReportProgress | None = None
+
+    def added_to(self, statistics: Statistics, fit: Fit, segmenter: Segmenter) -> Statistics:
+        """Statistics with these images, and with those of their classes that were not yet known."""
+        cells = self._pixels() / statistics.layout.stride**2
+        roomy = statistics.with_classes(cells[statistics.num_classes :])
+        return gather(segmenter, roomy, self._batches(), fit)
+
+    def _pixels(self) -> Tensor:
+        """(C,) float64, the pixels of each channel in all masks; refuses ids of no class, and classes nowhere shown."""
+        total = np.zeros(IGNORE + 1, np.int64)
+        for index, counts in enumerate(in_threads(partial(pixel_counts, self.split), len(self.split))):
+            refuse_unknown(self.split, index, np.flatnonzero(counts).tolist(), self.classes)
+            total += counts[: IGNORE + 1]
+        for name, count in zip(self.classes[1:], total[1:], strict=False):
+            if not count:
+                raise InputError(f"no training image shows '{name}': there is nothing to learn it from.")
+        by_channel = torch.zeros(IGNORE + 1, dtype=torch.float64).index_add(
+            0, self.table, torch.from_numpy(total).double()
+        )
+        return by_channel[: int(self.table[: len(self.classes)].max()) + 1]
+
+    def _batches(self) -> Iterator[Batch]:
+        done, images = 0, WholeImages(self.split, range(len(self.split)), self.table)
+        for batches in whole_loader(images, BATCH, self.workers):
+            for batch in batches:
+                yield batch
+                done += len(batch.images)
+                if self.report_progress is not None:
+                    self.report_progress(done, len(images))
+
+
+class GivenImages(Split):
+    """Images and masks in memory."""
+
+    def __init__(self, images: Sequence[Pixels], masks: Sequence[ClassIds]):
+        self.ids = [str(index) for index in range(len(images))]
+        self._images, self._masks = images, masks
+
+    @classmethod
+    def read(cls, images: Sequence[ImageLike], masks: Sequence[MaskLike]) -> "GivenImages":
+        """From files, Pillow images or arrays; each mask must have the size of its image."""
+        if len(images) != len(masks) or not len(images):
+            raise InputError(f"every image needs one mask, and there are {len(images)} images and {len(masks)} masks.")
+        pixels = [read_image(image) for image in images]
+        return cls(pixels, [_mask(mask, pixels[index].shape[:2], index) for index, mask in enumerate(masks)])
+
+    def image(self, index: int) -> Tensor:
+        """(3, H, W) uint8 RGB."""
+        return torch.tensor(self._images[index]).permute(2, 0, 1)
+
+    def mask(self, index: int) -> Tensor:
+        """(H, W) ids, in the order of the names."""
+        return torch.tensor(self._masks[index])
+
+    def where(self, index: int) -> str:
+        """Its number, from 0 as in Python."""
+        return f"masks[{index}]"
+
+
+def _mask(mask: MaskLike, size: tuple[int, ...], index: int) -> ClassIds:
+    """The ids of a mask, which must be those of pixels of an image of that size."""
+    ids = read_mask(Path(mask)) if isinstance(mask, (str, Path)) else np.asarray(mask)
+    if ids.ndim != 2 or ids.dtype.kind not in "iub":
+        raise InputError(f"masks[{index}] must be an array (H, W) of whole numbers, not {ids.shape} {ids.dtype}.")
+    if ids.shape != size:
+        raise InputError(f"masks[{index}] is {ids.shape[1]}×{ids.shape[0]} but its image is {size[1]}×{size[0]}.")
+    return ids.astype(np.int32)
+
+
+def _table(channels: Sequence[int]) -> Tensor:
+    """(256,) id → channel, from the channels of the ids 0, 1, …; 255 stays ignored."""
+    table = torch.full((IGNORE + 1,), BACKGROUND)
+    table[: len(channels)] = torch.tensor(channels)
+    table[IGNORE] = IGNORE
+    return table
+
+
+def _channels_by_name(source: Source, data: Path, classes: Sequence[str]) -> list[int]:
+    """The channel of every class of a folder, which must name all classes of the model, in any order, and no other."""
+    known = {plain(name): channel for channel, name in enumerate(classes) if channel != BACKGROUND}
+    named, file = {plain(name) for name in source.classes[1:]}, data / "classes.txt"
+    if plain(source.classes[0]) in known:
+        raise InputError(f"the first line of {file} is '{source.classes[0]}': the background comes first.")
+    for name in source.classes[1:]:
+        if plain(name) not in known:
+            raise InputError(
+                f"{file} names '{name}', which the model does not know: statistics are gathered from the images that "
+                f"the model was trained on, with its own classes.{closest(name, classes[1:])}"
+            )
+    missing = [name for name in classes[1:] if plain(name) not in named]
+    if missing:
+        raise InputError(f"{file} does not name {', '.join(missing)}: the statistics need every class of the model.")
+    return [BACKGROUND, *(known[plain(name)] for name in source.classes[1:])]
+
+
+def _refuse_names(model: TrainedModel, names: Sequence[str]) -> None:
+    """New classes need names of their own."""
+    if isinstance(names, str) or not names:
+        raise InputError("the names of the new classes are a list, in the order of their ids: names=['ring'].")
+    taken = {plain(name): name for name in model.classes}
+    for name in names:
+        if plain(name) in taken:
+            raise InputError(
+                f"the model already knows '{taken[plain(name)]}': every new class needs a name of its own."
+            )
+        taken[plain(name)] = name
+    if len(taken) > IGNORE:
+        raise InputError(f"there can be at most {IGNORE} classes with background.")
+
+
+@torch.no_grad()
+def _mean_iou(segmenter: Segmenter, images: WholeImages, num_classes: int, workers: int) -> float:
+    """Over all classes but background."""
+    total = torch.zeros(num_classes, num_classes, dtype=torch.int64)
+    for batches in whole_loader(images, BATCH, workers):
+        for batch in batches:
+            predictions = segmenter.segment(batch.images.to(segmenter.mean.device)).argmax(dim=1).cpu()
+            total += confusion_matrix(batch.labels, predictions, num_classes)
+    return mean(intersection_over_union(total)[1:])

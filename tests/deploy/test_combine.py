@@ -1,0 +1,171 @@
+"""Merging adds what two extensions have learnt; forgetting takes away what one has. Both are exact."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import incseg
+from command_line import run
+from incseg.deploy.combine import forget, merge
+from incseg.deploy.model import Model
+from incseg.deploy.statistics import required_statistics
+from incseg.errors import InputError
+from incseg.models.closed_form import Statistics
+from samples import write_classes
+
+QUICK = {"data": {"workers": 0}, "engine": {"accelerator": "cpu", "pictures": 0, "score_batch_size": 4}}
+BASE = ("background", "disc", "square", "triangle", "cross")
+
+
+def numbered(folder: Path, names: Sequence[str], first: int) -> Path:
+    """Eight images to learn from and one to validate on, the ``first``-th and following of the drawn ones."""
+    write_classes(folder, names, images=first + 9, size=128)
+    for kind in ("images", "masks"):
+        for index in range(first):
+            (folder / kind / f"{index:03d}.png").unlink()
+    (folder / "val.txt").write_text(f"{first:03d}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def places(solved_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The base extended at two places, and the first of these again."""
+    root = tmp_path_factory.mktemp("places")
+    ring, moon = numbered(root / "rings", ["ring"], 0), numbered(root / "moons", ["moon"], 20)
+    incseg.extend(solved_base, ring, root / "a", settings=QUICK)
+    incseg.extend(solved_base, moon, root / "b", settings=QUICK)
+    incseg.extend(root / "a", moon, root / "chain", settings=QUICK)
+    return root
+
+
+def head(model: Model) -> torch.Tensor:
+    statistics, fit = required_statistics(model)
+    return statistics.solve(fit.ridge)
+
+
+def difference(one: torch.Tensor, two: torch.Tensor) -> float:
+    return float((one - two).norm() / two.norm())
+
+
+def upper(statistics: Statistics) -> torch.Tensor:
+    return statistics.gram.triu()
+
+
+def pictures(folder: Path) -> list[Path]:
+    return sorted((folder / "images").iterdir())
+
+
+def test_two_places_merged_equal_both_at_once(places: Path, solved_base: Path, tmp_path: Path) -> None:
+    both = tmp_path / "both"
+    for kind in ("images", "masks"):
+        (both / kind).mkdir(parents=True)
+        for prefix, folder, identity in (("a", "rings", 1), ("b", "moons", 2)):
+            for file in (places / folder / kind).iterdir():
+                picture = np.array(Image.open(file))
+                if kind == "masks":
+                    picture[picture == 1] = identity
+                Image.fromarray(picture).save(both / kind / f"{prefix}{file.name}")
+    (both / "classes.txt").write_text("background\nring\nmoon")
+    (both / "val.txt").write_text("a000\nb020")
+    at_once = incseg.extend(solved_base, both, tmp_path / "at-once", settings=QUICK)
+
+    assert run("merge", places / "a", places / "b", "--out", tmp_path / "merged") == 0
+    merged = incseg.load(tmp_path / "merged")
+    assert merged.classes == at_once.classes == (*BASE, "ring", "moon")
+    assert difference(head(merged), head(at_once)) < 1e-6
+    assert difference(required_statistics(merged)[0].cells, required_statistics(at_once)[0].cells) < 1e-12
+    for image in pictures(both):
+        assert (merged.predict(image).ids == at_once.predict(image).ids).all()
+    assert {5, 6} <= set(np.unique([merged.predict(image).ids for image in pictures(both)]))
+
+
+def test_a_merged_model_is_a_model_like_any_other(places: Path, solved_base: Path, tmp_path: Path) -> None:
+    out = tmp_path / "merged"
+    assert run("merge", places / "a", places / "b", "--out", out, "--base", solved_base) == 0
+    assert {path.name for path in out.iterdir()} == {"model.safetensors", "memory.safetensors", "MODEL_CARD.md"}
+    assert "Merged from" in (out / "MODEL_CARD.md").read_text(encoding="utf-8")
+    assert [record["method"] for record in incseg.load(out).history] == ["ft", "analytic", "analytic", "merge"]
+    more = incseg.extend(out, numbered(tmp_path / "flowers", ["flower"], 40), tmp_path / "more", settings=QUICK)
+    assert more.classes == (*BASE, "ring", "moon", "flower")
+    assert more.segmenter.classifier.head_sizes == [5, 1, 1, 1]
+
+
+def test_a_class_that_both_places_added_is_one(places: Path, solved_base: Path, tmp_path: Path) -> None:
+    again = incseg.extend(solved_base, numbered(tmp_path / "rings", ["ring"], 40), tmp_path / "again", settings=QUICK)
+    first, base = incseg.load(places / "a"), incseg.load(solved_base)
+    merged = merge(first, replace(again, classes=(*again.classes[:-1], "Ring ")), base)
+    assert merged.classes == (*BASE, "ring")
+    columns = [required_statistics(model)[0].cross[:, 5] for model in (merged, first, again)]
+    assert difference(columns[0], columns[1] + columns[2]) < 1e-12
+    assert [record["new_classes"] for record in merged.history[1:]] == [["ring"], []]
+
+
+def test_what_cannot_be_merged_is_named(places: Path, solved_base: Path, tiny_model: Model, tmp_path: Path) -> None:
+    a, b, base = (incseg.load(path) for path in (places / "a", places / "b", solved_base))
+    with pytest.raises(InputError, match="did not begin with the same model"):
+        merge(incseg.load(places / "chain"), b)
+    with pytest.raises(InputError, match="does not add classes to those of"):
+        merge(a, base, base)
+    with pytest.raises(InputError, match="is not the step of a run: name the model it was extended from"):
+        merge(incseg.load(a.save(tmp_path / "a.safetensors")), b)
+    with pytest.raises(InputError, match="are different networks"):
+        merge(a, b, tiny_model)
+    assert run("merge", places / "a", places / "b", "--out", places / "chain") == 2  # holds a model already
+
+
+def test_forgotten_again_all_is_as_before(places: Path, tmp_path: Path) -> None:
+    assert run("forget", places / "chain", "MOON", "--out", tmp_path / "less") == 0
+    less, before = incseg.load(tmp_path / "less"), incseg.load(places / "a")
+    assert less.classes == before.classes
+    assert less.segmenter.classifier.head_sizes == before.segmenter.classifier.head_sizes
+    assert difference(upper(required_statistics(less)[0]), upper(required_statistics(before)[0])) < 1e-6
+    assert difference(head(less), head(before)) < 1e-6
+    assert torch.allclose(less.segmenter.classifier.weight, before.segmenter.classifier.weight, atol=1e-6)  # type: ignore[arg-type]
+    card = (tmp_path / "less" / "MODEL_CARD.md").read_text(encoding="utf-8")
+    assert "All that the images of moon added in" in card
+    assert "stay" not in card.split("## What it recognises")[0]  # nothing was learnt since, so nothing is left
+    assert "moon" not in str(less.history[:-1])
+
+
+def test_a_class_can_be_forgotten_after_another_was_learnt(
+    places: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "less"
+    assert run("forget", places / "chain", "ring", "--learnt-in", places / "a", "--out", out) == 0
+    assert "Steps learnt after it" in capsys.readouterr().out
+    less = incseg.load(out)
+    assert less.classes == (*BASE, "moon")
+    assert less.segmenter.classifier.head_sizes == [5, 1]
+    predicted = {less.classes[c] for image in pictures(places / "moons") for c in np.unique(less.predict(image).ids)}
+    assert "moon" in predicted
+    assert run("forget", out, "moon", "--learnt-in", places / "chain", "--out", tmp_path / "base") == 0
+    base = incseg.load(tmp_path / "base")
+    assert base.classes == BASE
+    assert difference(head(base), head(incseg.load(places / "a", step=0))) < 1e-6
+
+
+def test_classes_of_one_step_are_forgotten_together(solved_base: Path, places: Path, tmp_path: Path) -> None:
+    folder = write_classes(tmp_path / "two", ["ring", "flower"], images=10)
+    model = incseg.extend(solved_base, folder, tmp_path / "run", settings=QUICK)
+    with pytest.raises(InputError, match=r"ring was learnt together with flower, .* \(ring flower\), or none"):
+        forget(model, ["ring"])
+    assert forget(model, ["ring", "flower"]).model.classes == BASE
+    moved = shutil.copytree(tmp_path / "run", tmp_path / "elsewhere")
+    for name, learnt_in, message in [
+        ("disc", None, "'disc' was known before .* began: name the run that learnt it"),
+        ("disc", solved_base, "'disc' was learnt in step 0 of .* cannot be subtracted"),
+        ("disk", None, "no class 'disk': .* Did you mean 'disc'"),
+        ("background", None, "no class 'background'"),
+        ("ring", places / "b", "no step of .*b learnt 'ring'"),
+        ("ring", folder, "is not the folder of a run with finished steps"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            forget(incseg.load(moved), [name], learnt_in)
+    with pytest.raises(InputError, match="is not the step of a run: name the run"):
+        forget(incseg.load(model.save(tmp_path / "alone.safetensors")), ["ring"])
