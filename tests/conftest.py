@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+from incseg.batch import Batch
 from incseg.config import RunConfig, load_recipe
 from incseg.deploy.model import Model
 from incseg.engine.checkpoint import FinishedStep
 from incseg.models import Architecture, Segmenter
+from incseg.models.closed_form import Statistics
+from incseg.models.gather import Fit, feature_layout, gather, solved_head
 from incseg.models.storage import save_model
 from incseg.run_folder import RunFolder
 from samples import write_folder
@@ -93,6 +96,21 @@ def decided(segmenter: Segmenter) -> Segmenter:
     with torch.no_grad():
         for parameter in segmenter.classifier.parameters():
             parameter.mul_(50)
+    return segmenter.eval()
+
+
+def solved(segmenter: Segmenter, stride: int = 16) -> Segmenter:
+    """A closed-form head that tells noise of several colours apart."""
+    generator = torch.Generator().manual_seed(0)
+    classes = segmenter.classifier.head_sizes[0]
+    labels = torch.randint(0, classes, (4, 8, 8), generator=generator)
+    labels = labels.repeat_interleave(16, 1).repeat_interleave(16, 2)
+    colours = torch.randint(0, 256, (classes, 3), generator=generator)
+    images = colours[labels].permute(0, 3, 1, 2).to(torch.uint8)
+    layout = feature_layout(segmenter, classes, width=64, stride=stride)
+    counts = torch.bincount(labels.flatten()).double()
+    statistics = gather(segmenter, Statistics.empty(layout).with_classes(counts), [Batch(images, labels)], Fit())
+    segmenter.use_head(solved_head(statistics, [classes], ridge=1.0))
     return segmenter.eval()
 
 

@@ -28,7 +28,7 @@ NETWORKS = {
         encoder="test_resnet", decoder="unet", decoder_options={"decoder_channels": (12, 10, 8, 6, 4)}
     ),
     "fpn": Architecture(
-        encoder="test_resnet", decoder="fpn", decoder_options={"decoder_segmentation_channels": 6}
+        encoder="test_resnet", decoder="fpn", decoder_options={"decoder_segmentation_channels": 32}
     ),
 }  # fmt: skip
 
