@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from incseg.batch import Batch
 from incseg.config import RunConfig, load_recipe
@@ -99,14 +100,19 @@ def decided(segmenter: Segmenter) -> Segmenter:
     return segmenter.eval()
 
 
-def solved(segmenter: Segmenter, stride: int = 16) -> Segmenter:
-    """A closed-form head that tells noise of several colours apart."""
+def coloured_patches(batch: int, channels: int, height: int, width: int) -> Tensor:
+    """(B, 3, H, W) uint8: squares of 16 pixels, each of a colour of its own."""
     generator = torch.Generator().manual_seed(0)
+    size = (batch, channels, -(-height // 16), -(-width // 16))
+    coarse = torch.randint(0, 256, size, generator=generator, dtype=torch.uint8)
+    return coarse.repeat_interleave(16, 2).repeat_interleave(16, 3)[..., :height, :width].contiguous()
+
+
+def solved(segmenter: Segmenter, stride: int = 16) -> Segmenter:
+    """With a closed-form head that was shown coloured patches, the class of each by its brightness."""
     classes = segmenter.classifier.head_sizes[0]
-    labels = torch.randint(0, classes, (4, 8, 8), generator=generator)
-    labels = labels.repeat_interleave(16, 1).repeat_interleave(16, 2)
-    colours = torch.randint(0, 256, (classes, 3), generator=generator)
-    images = colours[labels].permute(0, 3, 1, 2).to(torch.uint8)
+    images = coloured_patches(8, 3, 128, 128)
+    labels = (images.float().mean(dim=1) / 256 * classes).long()
     layout = feature_layout(segmenter, classes, width=64, stride=stride)
     counts = torch.bincount(labels.flatten()).double()
     statistics = gather(segmenter, Statistics.empty(layout).with_classes(counts), [Batch(images, labels)], Fit())
