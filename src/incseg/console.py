@@ -42,9 +42,7 @@ LINES = 10  # a log gets about that many
 
 
 @contextmanager
-def progress_of(
-    title: str, console: Console, *, patience: float = 0.0
-) -> Iterator[Callable[[int, int], None]]:
+def progress_of(title: str, console: Console, *, patience: float = 0.0) -> Iterator[Callable[[int, int], None]]:
     """Yields ``advance(done, of)``; ``of`` is 0 while unknown. A log gets no line in the first ``patience`` seconds."""
     if console.is_terminal:
         _, *columns = Progress.get_default_columns()

@@ -101,8 +101,8 @@ def test_two_processes_solve_what_one_solves(tmp_path: Path) -> None:
             torch.testing.assert_close(two[key], one[key], rtol=1e-5, atol=1e-3)
     results = [json.loads((tmp_path / name / "result.json").read_text())["steps"] for name in ("one", "two")]
     for pair in zip(*results, strict=True):
-        one, two = (torch.tensor(step["confusion"]) for step in pair)
-        assert (one - two).abs().sum() <= 1e-3 * one.sum()  # sums in float32 in another order
+        first, second = (torch.tensor(step["confusion"]) for step in pair)
+        assert (first - second).abs().sum() <= 1e-3 * first.sum()  # sums in float32 in another order
 
 
 def test_two_processes_train_a_network_with_parameters_it_never_uses(tmp_path: Path) -> None:

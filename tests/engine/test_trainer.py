@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
@@ -148,13 +148,17 @@ def files_of(run: Path, steps: int = 2) -> list[bytes]:
 
 # Where a solved step can be killed: among its images, and between the files that are left of it.
 GATHERING = "incseg.models.closed_form.Statistics.add"
-SAVING = ("incseg.engine.trainer.save_model", "incseg.engine.checkpoint.save_file", "incseg.engine.checkpoint.write_json")
+SAVING = (
+    "incseg.engine.trainer.save_model",
+    "incseg.engine.checkpoint.save_file",
+    "incseg.engine.checkpoint.write_json",
+)
 
 
 @each_of(SOLVED)
 @pytest.mark.parametrize(
     ("where", "call"),
-    [("incseg.engine.trainer.Journal.log", 5), *((where, call) for where in (GATHERING, *SAVING) for call in (1, 2))],
+    [("incseg.engine.trainer.Journal.log", 5), *product((GATHERING, *SAVING), (1, 2))],
 )
 def test_a_solved_run_that_was_killed_ends_as_if_nothing_had_happened(
     method: str,
@@ -175,7 +179,8 @@ def test_a_solved_run_that_was_killed_ends_as_if_nothing_had_happened(
 
 @pytest.mark.xdist_group("analytic")
 @pytest.mark.parametrize(
-    ("where", "call"), [("", 0), (GATHERING, 1), (GATHERING, 2), *((where, call) for where in SAVING for call in (1, 2))]
+    ("where", "call"),
+    [("", 0), *product((GATHERING, *SAVING), (1, 2))],
 )
 def test_a_solved_run_can_begin_with_the_step_0_of_a_trained_one(
     where: str, call: int, reference: Callable[[str], Path], quick_config: MakeConfig, tmp_path: Path
@@ -199,7 +204,9 @@ def test_a_shared_step_0_gets_the_head_of_this_runs_settings(
     train(narrow, tmp_path / "own")
     train(narrow, tmp_path / "shared", first_step=reference("analytic"))
     assert bytes_of(tmp_path / "own") == bytes_of(tmp_path / "shared")
-    with pytest.raises(InputError, match="'mib' cannot train on from step 0 of .*: its head was solved in closed form"):
+    with pytest.raises(
+        InputError, match=r"'mib' cannot train on from step 0 of .*: its head was solved in closed form"
+    ):
         train(quick_config("mib"), tmp_path / "mib", first_step=reference("analytic"))
     assert not (tmp_path / "mib").exists()
 

@@ -48,7 +48,11 @@ def batch_of(seed: int, images: int = 2, height: int = 50, width: int = 70, labe
 
 
 def single_images(*batches: Batch) -> list[Batch]:
-    return [Batch(image[None], labels[None]) for images, masks, _ in batches for image, labels in zip(images, masks)]
+    return [
+        Batch(image[None], labels[None])
+        for images, masks, _ in batches
+        for image, labels in zip(images, masks, strict=True)
+    ]
 
 
 def empty(segmenter: Segmenter, **layout: Any) -> Statistics:
@@ -197,21 +201,28 @@ def test_in_float32_the_sums_are_those_of_float64_to_rounding() -> None:
     assert ((found.cross - exact.cross).norm() / exact.cross.norm()).item() < 1e-5
 
 
+def sizes_given_to(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[int]:
+    """How many images or cells each call of a method gets, from here on."""
+    sizes, method = list[int](), getattr(owner, name)
+
+    def watched(self: object, given: Tensor) -> Any:
+        sizes.append(len(given))
+        return method(self, given)
+
+    monkeypatch.setattr(owner, name, watched)
+    return sizes
+
+
 def test_memory_is_bounded_whatever_the_images(monkeypatch: pytest.MonkeyPatch) -> None:
     segmenter = network()
     batches = [batch_of(9, images=3), batch_of(10, images=1, height=100, width=90)]
     start = empty(segmenter)
     whole = gather(segmenter, start, batches, Fit())
-    seen: list[int] = []
-    projected: list[int] = []
-    features, project = Segmenter.features, RandomFeatures.project
     monkeypatch.setattr(gathering, "PIXELS", 2 * 50 * 70 + 1)
     monkeypatch.setattr(gathering, "CELLS", 10)
     monkeypatch.setattr(closed_form, "BLOCK", 5)
-    monkeypatch.setattr(Segmenter, "features", lambda self, images: (seen.append(len(images)), features(self, images))[1])
-    monkeypatch.setattr(
-        RandomFeatures, "project", lambda self, cells: (projected.append(len(cells)), project(self, cells))[1]
-    )
+    seen = sizes_given_to(monkeypatch, Segmenter, "features")
+    projected = sizes_given_to(monkeypatch, RandomFeatures, "project")
     found = gather(segmenter, start, batches, Fit())
     assert seen == [2, 2, 1, 1, 1, 1]  # each time as it is and mirrored; the larger image alone
     assert set(projected[:-1]) == {10}

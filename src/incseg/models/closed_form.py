@@ -25,7 +25,7 @@ from incseg.models.heads import Head
 from incseg.protocol import BACKGROUND, IGNORE
 
 LENGTH = 16.0  # of every feature vector before the projection
-BLOCK = 1024  # columns of A that are computed at once; only blocks on and above the diagonal are
+BLOCK = 512  # columns of A that are computed at once; only blocks on and above the diagonal are
 LARGEST_FILE = 70_000_000  # bytes of statistics, with the default width
 
 
