@@ -195,3 +195,72 @@ def sparsity(features: Sequence[Vector], labels: Sequence[int], num_classes: int
         if sum(scaled) > 0:
             ratios.append(sum(math.exp(x) for x in scaled) / sum(scaled))
     return sum(ratios) / len(ratios) if ratios else 0.0
+
+
+Grid = Sequence[Sequence[Vector]]  # rows of cells of channels
+
+
+def resampled(grid: Grid, stride: int, wanted: int) -> list[list[list[float]]]:
+    """A feature map on another grid: finer cells are averaged, coarser ones interpolated between their centres."""
+    height, width, channels = len(grid), len(grid[0]), range(len(grid[0][0]))
+    rows, columns = height * stride // wanted, width * stride // wanted
+
+    def mean_at(i: int, j: int) -> list[float]:
+        side = range(wanted // stride)
+        inside = [grid[i * len(side) + a][j * len(side) + b] for a in side for b in side]
+        return [sum(cell[c] for cell in inside) / len(inside) for c in channels]
+
+    def neighbours(i: int, size: int) -> tuple[int, int, float]:
+        place = max(0.0, (i + 0.5) * wanted / stride - 0.5)
+        low = min(int(place), size - 1)
+        return low, min(low + 1, size - 1), place - low
+
+    def between(i: int, j: int) -> list[float]:
+        top, bottom, down = neighbours(i, height)
+        left, right, across = neighbours(j, width)
+        return [
+            (1 - down) * ((1 - across) * grid[top][left][c] + across * grid[top][right][c])
+            + down * ((1 - across) * grid[bottom][left][c] + across * grid[bottom][right][c])
+            for c in channels
+        ]
+
+    return [[(mean_at if stride <= wanted else between)(i, j) for j in range(columns)] for i in range(rows)]
+
+
+def random_features(vectors: Sequence[Vector], projection: Sequence[Vector]) -> list[float]:
+    """φ = relu(R [u; v; …; 1]), every vector divided by its length and multiplied by 16; a zero vector stays."""
+    lengths = [math.sqrt(sum(x * x for x in vector)) or 1.0 for vector in vectors]
+    scaled = [16 * x / length for vector, length in zip(vectors, lengths, strict=True) for x in vector] + [1.0]
+    return [max(0.0, sum(r * x for r, x in zip(row, scaled, strict=True))) for row in projection]
+
+
+def cell_target(pixels: Sequence[Sequence[int]], num_classes: int, soft: bool) -> list[float]:
+    """y of one cell: the label at its centre, or the share of each class among its pixels."""
+    middle = len(pixels) // 2
+    seen = [label for row in pixels for label in row] if soft else [pixels[middle][middle]]
+    return [sum(label == c for label in seen) / len(seen) for c in range(num_classes)]
+
+
+def completed_target(target: Vector, scores: Vector, certainty: float) -> list[float]:
+    """Background goes to the class that the head before finds, weighted by the margin to the second."""
+    order = sorted(range(len(scores)), key=lambda c: -scores[c])
+    margin = min(1.0, scores[order[0]] - scores[order[1]]) if len(order) > 1 else 1.0
+    completed = [0.0, *target[1:]]
+    completed[order[0]] += target[0] * math.pow(margin, certainty)
+    return completed
+
+
+def closed_form_sums(
+    features: Sequence[Vector], targets: Sequence[Vector], weights: Vector
+) -> tuple[list[list[float]], list[list[float]]]:
+    """A = Σ a φ φᵀ and B = Σ φ (w ⊙ y)ᵀ with a = w · y."""
+    width, classes = len(features[0]), len(weights)
+    gram, cross = [[0.0] * width for _ in range(width)], [[0.0] * classes for _ in range(width)]
+    for phi, y in zip(features, targets, strict=True):
+        amount = sum(w * share for w, share in zip(weights, y, strict=True))
+        for i in range(width):
+            for j in range(width):
+                gram[i][j] += amount * phi[i] * phi[j]
+            for c in range(classes):
+                cross[i][c] += phi[i] * weights[c] * y[c]
+    return gram, cross

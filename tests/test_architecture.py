@@ -27,7 +27,7 @@ ALLOWED = {
     "deploy": {"models", "datasets", "curriculum", "loading"},
     "paper": {"engine", "methods", "curriculum", "datasets"},
     "report": {"paper", "datasets"},
-    "bench": {"losses", "engine"},
+    "bench": {"losses", "models", "engine"},
     "cli": {"engine", "deploy", "report", "paper", "bench", "methods", "curriculum", "datasets"},
     "__main__": {"cli"},
 }

@@ -3,6 +3,7 @@
 import html
 import math
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,20 +42,20 @@ LINES = 10  # a log gets about that many
 
 
 @contextmanager
-def progress_of(title: str, console: Console) -> Iterator[Callable[[int, int], None]]:
-    """Yields ``advance(done, of)``; ``of`` is 0 while unknown."""
+def progress_of(title: str, console: Console, *, patience: float = 0.0) -> Iterator[Callable[[int, int], None]]:
+    """Yields ``advance(done, of)``; ``of`` is 0 while unknown. A log gets no line in the first ``patience`` seconds."""
     if console.is_terminal:
         _, *columns = Progress.get_default_columns()
         with Progress(TextColumn("{task.description}", markup=False), *columns, console=console) as bar:
             task = bar.add_task(title, total=None)
             yield lambda done, of: bar.update(task, completed=done, total=of or None)
         return
-    said = -1
+    said, began = -1, time.monotonic()
 
     def advance(done: int, of: int) -> None:
         nonlocal said
         tenths = LINES * done // of if of else 0
-        if tenths > said:
+        if tenths > said and time.monotonic() - began >= patience:
             said = tenths
             console.say(f"{title}: {100 * done // of if of else 0} %")
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from command_line import run
-from conftest import SMALL
+from conftest import SMALL, coloured_patches, solved
 from incseg.deploy import export as exporting
 from incseg.deploy.export import export
 from incseg.deploy.model import Model
@@ -42,6 +42,31 @@ def test_pt2_of_any_size_and_batch(tiny_run: Path, tmp_path: Path, capsys: pytes
         logits, classes = loaded(torch.randint(0, 256, shape, dtype=torch.uint8))
         assert logits.shape == (shape[0], 3, *shape[2:])
         assert classes.shape == (shape[0], *shape[2:])
+
+
+@pytest.mark.parametrize(
+    ("decoder", "kind", "stride"),
+    [("deeplabv3", "onnx", 8), ("deeplabv3plus", "onnx", 16), ("deeplabv3", "pt2", 16), ("deeplabv3plus", "pt2", 8)],
+)
+def test_a_head_solved_in_closed_form(decoder: str, kind: exporting.Format, stride: int, tmp_path: Path) -> None:
+    """Embeddings at strides 16 and 4, averaged or interpolated to the head's own grid."""
+    architecture = Architecture(encoder="test_resnet", decoder=decoder, decoder_options={"decoder_channels": 16})
+    torch.manual_seed(0)
+    segmenter = solved(Segmenter(architecture, [5]), stride)
+    model = Model(segmenter, ("background", "disc", "square", "triangle", "cross"))
+    assert export(model, tmp_path / f"model.{kind}") < 1e-3
+    for shape in [(1, 3, 70, 45), (2, 3, 32, 96)]:
+        images = coloured_patches(*shape)
+        expected = segmenter.segment(images)
+        if kind == "onnx":
+            session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+            logits, classes = session.run(None, {"images": images.numpy()})
+        else:
+            with (tmp_path / "model.pt2").open("rb") as file:
+                logits, classes = (output.detach().numpy() for output in torch.export.load(file).module()(images))
+        assert np.allclose(logits, expected, atol=1e-3)
+        assert (classes == expected.argmax(dim=1).numpy()).mean() > 0.999
+        assert len(np.unique(classes)) > 1
 
 
 def test_a_file_with_other_outputs_is_not_kept(

@@ -1,3 +1,4 @@
+import shutil
 import socket
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -11,7 +12,9 @@ from PIL import Image
 from command_line import run
 from incseg.deploy import serve as serving
 from incseg.deploy.serve import ModelViewer, build_app, serve
+from incseg.engine.checkpoint import FinishedStep
 from incseg.errors import InputError
+from incseg.run_folder import RunFolder
 
 needs_gradio = pytest.mark.skipif(find_spec("gradio") is None, reason="the extra incseg[serve] is not installed")
 
@@ -34,6 +37,41 @@ def test_every_finished_step_can_be_chosen(viewer: ModelViewer, tiny_run: Path, 
         assert (predictions[name].ids == model.predict(np.asarray(noise)).ids).all()
     several = ModelViewer.load([tiny_run, tiny_run / "step-0"], device="cpu")
     assert list(several.models) == [f"{tiny_run} · step 0", f"{tiny_run} · step 1", f"{tiny_run / 'step-0'}"]
+
+
+def finish_third_step(run: Path) -> None:
+    """Its model is written already; scores make it a finished step."""
+    FinishedStep({}, {"step": 2}).save(RunFolder(run), 2)
+
+
+def test_a_step_finished_meanwhile_appears_and_the_others_stay_loaded(viewer: ModelViewer, tiny_run: Path) -> None:
+    assert viewer.refreshed() is viewer
+    finish_third_step(tiny_run)
+    later = viewer.refreshed()
+    assert list(later.models) == ["step 0", "step 1", "step 2"]
+    assert later.models["step 1"] is viewer.models["step 1"]
+    assert later.refreshed() is later
+
+
+def test_a_replaced_file_is_read_again(tiny_run: Path, tmp_path: Path, noise: Image.Image) -> None:
+    file = tmp_path / "mine.safetensors"
+    shutil.copy(tiny_run / "step-0" / "model.safetensors", file)
+    viewer = ModelViewer.load([file], device="cpu")
+    shutil.copy(tiny_run / "step-1" / "model.safetensors", file)
+    later = viewer.refreshed()
+    assert (len(viewer.classes), len(later.classes)) == (3, 5)
+    expected = ModelViewer.load([tiny_run], device="cpu").predict(noise)["step 1"]
+    assert (later.predict(noise)[str(file)].ids == expected.ids).all()
+
+
+def test_a_model_that_cannot_be_read_any_more_stays_as_it_was(tiny_run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mine.safetensors"
+    shutil.copy(tiny_run / "step-0" / "model.safetensors", file)
+    viewer = ModelViewer.load([file], device="cpu")
+    file.write_bytes(b"half a fi")
+    assert viewer.refreshed() is viewer
+    file.unlink()
+    assert viewer.refreshed() is viewer
 
 
 def test_classes_can_be_switched_off(viewer: ModelViewer, noise: Image.Image) -> None:
@@ -85,6 +123,28 @@ def test_the_page_answers_on_this_machine_only(page: Any, noise: Image.Image, tm
         address = next((found[4][0] for found in socket.getaddrinfo(socket.gethostname(), port, socket.AF_INET)), "")
         if not str(address).startswith("127."):
             assert other.connect_ex((address, port)) != 0
+
+
+@needs_gradio
+def test_the_page_shows_an_extended_model_without_a_restart(
+    page: Any, tiny_run: Path, noise: Image.Image, tmp_path: Path
+) -> None:
+    from gradio_client import Client, handle_file
+
+    noise.save(tmp_path / "x.png")
+    client = Client(page.local_url, verbose=False, analytics_enabled=False)
+    assert "step 2" not in str(client.predict(handle_file(tmp_path / "x.png"), api_name="/look"))
+    finish_third_step(tiny_run)
+    assert "step 2" in str(client.predict(handle_file(tmp_path / "x.png"), api_name="/look"))
+    offers = [event for event in page.fns.values() if event.fn is not None and event.fn.__name__ == "offer"]
+    assert len(offers) == 2  # when the page is opened, and after a prediction
+    known, shown, left, right = offers[0].fn(["step 0", "step 1", "disc", "square"], ["square"], "step 0", "step 1")
+    assert known[:3] == ["step 0", "step 1", "step 2"]
+    assert shown.value == ["square", "triangle", "cross"]  # disc was switched off; the last two are new
+    assert (left.value, right.value) == ("step 1", "step 2")
+    assert [choice for choice, _ in right.choices] == ["step 0", "step 1", "step 2"]
+    assert offers[0].fn(known, ["disc"], "step 0", "step 1")[1].value == ["disc"]
+    assert offers[0].fn(known, ["disc"], "step 0", "step 1")[2].value == "step 0"
 
 
 @needs_gradio

@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from conftest import coloured_patches, solved
 from incseg.deploy import tiles
 from incseg.deploy.tiles import predict_ids, spans
-from incseg.models import Segmenter
+from incseg.models import Architecture, Segmenter
 
 
 class Local(nn.Module):
@@ -47,6 +48,16 @@ def test_weights_of_all_tiles_add_up_to_one(length: int) -> None:
         settled = span.settled
     assert settled == length
     assert torch.allclose(total, torch.ones(length))
+
+
+def test_a_head_solved_in_closed_form_sees_in_tiles_what_it_sees_in_the_whole_image() -> None:
+    torch.manual_seed(0)
+    segmenter = solved(Segmenter(Architecture(encoder="test_resnet", decoder="unet"), [4]))
+    image = coloured_patches(1, 3, 300, 650)
+    whole, tiled = (predict_ids(segmenter, image, tile=tile, overlap=128)[0] for tile in (1024, 320))
+    assert tiled.shape == (300, 650)
+    assert len(tiled.unique()) > 1
+    assert (tiled == whole).float().mean() > 0.98
 
 
 @pytest.mark.parametrize(("height", "width"), [(480, 900), (353, 320), (160, 1111), (700, 64)])

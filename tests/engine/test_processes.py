@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from incseg.engine.rescore import rescore
 from incseg.models.storage import load_model
@@ -81,6 +82,27 @@ def test_two_processes_train_one_model_and_score_every_image_once(tmp_path: Path
     )
     # Not bit-equal: on CPU each process normalises its own half of the batch. But it is the same training.
     assert torch.nn.functional.cosine_similarity(first, second, dim=0) > 0.99
+
+
+def test_two_processes_solve_what_one_solves(tmp_path: Path) -> None:
+    """Both begin with the same step 0: each gathers its share of the images, and their sums add up."""
+    data = write_folder(tmp_path / "data", train=16, val=5)
+    command: list[str | Path] = ["train", "folder/2-1/overlapped", "--data-root", data, *SMALL, "--optim.epochs", "2",
+               "--optim.batch-size", "4"]  # fmt: skip
+    assert run(*command, "--method", "ft", "--out", tmp_path / "ft").returncode == 0
+    for name, devices in (("one", "1"), ("two", "2")):
+        done = run(*command, "--method", "analytic", "--analytic.width", "128", "--first-step", tmp_path / "ft",
+                   "--engine.devices", devices, "--out", tmp_path / name)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("step 2 in closed form") == 1
+    for step in range(3):
+        one, two = (load_file(tmp_path / name / f"step-{step}" / "memory.safetensors") for name in ("one", "two"))
+        for key in one:
+            torch.testing.assert_close(two[key], one[key], rtol=1e-5, atol=1e-3)
+    results = [json.loads((tmp_path / name / "result.json").read_text())["steps"] for name in ("one", "two")]
+    for pair in zip(*results, strict=True):
+        first, second = (torch.tensor(step["confusion"]) for step in pair)
+        assert (first - second).abs().sum() <= 1e-3 * first.sum()  # sums in float32 in another order
 
 
 def test_two_processes_train_a_network_with_parameters_it_never_uses(tmp_path: Path) -> None:

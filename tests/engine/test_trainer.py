@@ -1,9 +1,11 @@
 import json
 import os
+import pkgutil
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +22,15 @@ from incseg.engine.rescore import rescore
 from incseg.engine.trainer import Trainer
 from incseg.errors import InputError, TrainingError
 from incseg.loading.batches import ScoredImages, whole_loader
-from incseg.methods import Context, Part, method_names, register_method
+from incseg.methods import Context, Part, method_names, parse, register_method
 from incseg.methods.parsing import METHODS
 from incseg.models import Architecture, Segmenter
 from incseg.models.storage import describe_model, load_model
+from incseg.run_folder import RunFolder
 
 MakeConfig = Callable[..., RunConfig]
 ALL = [*method_names(), "mib+ucd", "plop+ucd", "mib+sdr", "mib+ucd+ewf", "mib+pixel", "mib+segment"]
+SOLVED = [method for method in ALL if parse(method).solves]  # trained at step 0 only
 
 
 def bytes_of(run: Path, step: int = 1) -> tuple[bytes, bytes]:
@@ -51,10 +55,11 @@ def with_checkpoints(quick_config: MakeConfig, method: str) -> RunConfig:
 
 
 # Tests of one method go to one process, where they share its reference.
-EVERY_METHOD = pytest.mark.parametrize("method", [pytest.param(m, marks=pytest.mark.xdist_group(m)) for m in ALL])
+def each_of(methods: Sequence[str]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("method", [pytest.param(m, marks=pytest.mark.xdist_group(m)) for m in methods])
 
 
-@EVERY_METHOD
+@each_of(ALL)
 def test_two_steps_leave_a_complete_run_folder(method: str, reference: Callable[[str], Path]) -> None:
     folder = reference(method)
     result = json.loads((folder / "result.json").read_text())
@@ -68,7 +73,7 @@ def test_two_steps_leave_a_complete_run_folder(method: str, reference: Callable[
     expected = {"segmentation", "learning_rate", "step", "iteration", "epoch"}
     expected |= {"distillation"} if "mib" in method else set()
     expected |= {"contrast"} if {"ucd", "cd", "pixel", "segment"} & set(method.split("+")) else set()
-    assert {line["step"] for line in lines} == {"step 0", "step 1"}
+    assert {line["step"] for line in lines} == ({"step 0"} if method in SOLVED else {"step 0", "step 1"})
     for line in lines:
         if line["step"] == "step 1":
             assert expected <= set(line)
@@ -108,7 +113,7 @@ def killed_at(step: str, iteration: int) -> Callable[..., None]:
     return log
 
 
-@EVERY_METHOD
+@each_of([method for method in ALL if method not in SOLVED])
 @pytest.mark.parametrize(("step", "iteration"), [("step 0", 5), ("step 1", 2), ("step 1", 6)])
 def test_an_interrupted_run_ends_as_if_nothing_had_happened(
     method: str,
@@ -121,6 +126,156 @@ def test_an_interrupted_run_ends_as_if_nothing_had_happened(
     train_with_interruption(with_checkpoints(quick_config, method), tmp_path, step, iteration)
     assert bytes_of(tmp_path) == bytes_of(reference(method))
     assert (tmp_path / "metrics.jsonl").read_text() == (reference(method) / "metrics.jsonl").read_text()
+
+
+def kill_at(patch: pytest.MonkeyPatch, where: str, call: int) -> None:
+    """Let the call of a function with that number, from 1, be the last thing a run does."""
+    module, _, name = where.rpartition(".")
+    original, calls = pkgutil.resolve_name(where), count(1)
+
+    def function(*arguments: Any, **named: Any) -> Any:
+        if next(calls) == call:
+            raise Killed
+        return original(*arguments, **named)
+
+    patch.setattr(pkgutil.resolve_name(module), name, function)
+
+
+def files_of(run: Path, steps: int = 2) -> list[bytes]:
+    names = [f"step-{step}/{name}.safetensors" for step in range(steps) for name in ("model", "memory")]
+    return [(run / name).read_bytes() for name in ("result.json", "metrics.jsonl", *names)]
+
+
+# Where a solved step can be killed: among its images, and between the files that are left of it.
+GATHERING = "incseg.models.closed_form.Statistics.add"
+SAVING = (
+    "incseg.engine.trainer.save_model",
+    "incseg.engine.checkpoint.save_file",
+    "incseg.engine.checkpoint.write_json",
+)
+
+
+@each_of(SOLVED)
+@pytest.mark.parametrize(
+    ("where", "call"),
+    [("incseg.engine.trainer.Journal.log", 5), *product((GATHERING, *SAVING), (1, 2))],
+)
+def test_a_solved_run_that_was_killed_ends_as_if_nothing_had_happened(
+    method: str,
+    where: str,
+    call: int,
+    reference: Callable[[str], Path],
+    quick_config: MakeConfig,
+    tmp_path: Path,
+) -> None:
+    config = with_checkpoints(quick_config, method)
+    with pytest.MonkeyPatch.context() as patch:
+        kill_at(patch, where, call)
+        with pytest.raises(Killed):
+            train(config, tmp_path)
+    train(config, tmp_path)
+    assert files_of(tmp_path) == files_of(reference(method))
+
+
+@pytest.mark.xdist_group("analytic")
+@pytest.mark.parametrize(
+    ("where", "call"),
+    [("", 0), *product((GATHERING, *SAVING), (1, 2))],
+)
+def test_a_solved_run_can_begin_with_the_step_0_of_a_trained_one(
+    where: str, call: int, reference: Callable[[str], Path], quick_config: MakeConfig, tmp_path: Path
+) -> None:
+    """Also one that was killed before or after it gave that step a head of its own."""
+    config, trained = with_checkpoints(quick_config, "analytic"), reference("ft")
+    if where:
+        with pytest.MonkeyPatch.context() as patch:
+            kill_at(patch, where, call)
+            with pytest.raises(Killed):
+                train(config, tmp_path, first_step=trained)
+    train(config, tmp_path, first_step=trained)
+    assert files_of(tmp_path) == files_of(reference("analytic"))
+
+
+@pytest.mark.xdist_group("analytic")
+def test_a_shared_step_0_gets_the_head_of_this_runs_settings(
+    reference: Callable[[str], Path], quick_config: MakeConfig, tmp_path: Path
+) -> None:
+    narrow = quick_config("analytic", settings={"analytic": {"width": 64, "balance": 1.0}})
+    train(narrow, tmp_path / "own")
+    train(narrow, tmp_path / "shared", first_step=reference("analytic"))
+    assert bytes_of(tmp_path / "own") == bytes_of(tmp_path / "shared")
+    with pytest.raises(
+        InputError, match=r"'mib' cannot train on from step 0 of .*: its head was solved in closed form"
+    ):
+        train(quick_config("mib"), tmp_path / "mib", first_step=reference("analytic"))
+    assert not (tmp_path / "mib").exists()
+
+
+def statistics_in(run: Path, step: int) -> set[str]:
+    names = load_file(run / f"step-{step}" / "memory.safetensors")
+    return {name.removeprefix("ClosedForm.") for name in names if name.startswith("ClosedForm.")}
+
+
+STATISTICS = {"layout", "gram", "cross", "cells", "reference"}
+
+
+@pytest.mark.parametrize("method", ["ft", "joint"])
+def test_statistics_for_later_extensions_change_nothing_else(
+    method: str, quick_config: MakeConfig, tmp_path: Path
+) -> None:
+    engine = {"accelerator": "cpu", "pictures": 0}
+    for name, wanted in (("with", True), ("without", False)):
+        config = quick_config(method, task="offline", engine={**engine, "statistics": wanted})
+        train(config, tmp_path / name)
+    assert bytes_of(tmp_path / "with", 0) == bytes_of(tmp_path / "without", 0)
+    assert statistics_in(tmp_path / "with", 0) == STATISTICS
+    assert statistics_in(tmp_path / "without", 0) == set()
+
+
+def test_statistics_are_kept_where_the_last_step_labels_every_class(quick_config: MakeConfig, tmp_path: Path) -> None:
+    for method, kept in (("ft", set()), ("joint", STATISTICS)):
+        train(quick_config(method), tmp_path / method)
+        assert statistics_in(tmp_path / method, 0) == set()
+        assert statistics_in(tmp_path / method, 1) == kept
+    cells = load_file(tmp_path / "joint" / "step-1" / "memory.safetensors")["ClosedForm.cells"]
+    assert len(cells) == 5
+    assert cells.min() > 0
+
+
+def test_a_network_that_cannot_carry_statistics_is_trained_all_the_same(
+    quick_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise InputError("of its size.")
+
+    monkeypatch.setattr("incseg.methods.ridge.feature_layout", refuse)
+    result = train(quick_config("ft", task="offline"), tmp_path)
+    assert len(result["steps"]) == 1
+    assert "the model gets no statistics for later extensions: of its size." in capsys.readouterr().out
+    with pytest.raises(InputError, match="of its size"):
+        train(quick_config("analytic"), tmp_path / "analytic")
+    assert not (tmp_path / "analytic").exists()
+
+
+def test_long_work_without_training_says_how_far_it_is(
+    quick_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = quick_config("analytic", engine={"accelerator": "cpu", "pictures": 0, "score_batch_size": 4})
+    train(config, tmp_path / "quick")
+    assert "gathering statistics" not in capsys.readouterr().out  # within the first seconds nobody wonders
+    monkeypatch.setattr("incseg.engine.journal.PATIENCE", 0.0)
+    train(config, tmp_path / "slow")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines.count("analytic · gathering statistics: 100 %") == 2
+    assert lines.count("analytic · counting the pixels of each class: 100 %") == 2
+    assert sum("gathering" in line for line in lines) > 4
+
+
+def test_other_processes_are_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    journal = Journal(RunFolder(tmp_path), {"method": "analytic"}, last_step=1, active=False)
+    with journal.progress("gathering statistics") as advance:
+        advance(1, 1)
+    assert capsys.readouterr().out == ""
 
 
 @dataclass

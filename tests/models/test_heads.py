@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from incseg.models.heads import SoftmaxHead
+from incseg.models.closed_form import ClosedFormHead, FeatureLayout
+from incseg.models.heads import Head, SoftmaxHead
 
 
 def test_it_grows_by_one_head_per_step_and_keeps_what_was_there() -> None:
@@ -45,3 +46,21 @@ def test_new_heads_follow_the_seed(seed: int) -> None:
         return torch.cat([p.flatten() for p in classifier.parameters()])
 
     assert torch.equal(grown(), grown())
+
+
+SOLVED = ClosedFormHead(FeatureLayout(channels=(8,), strides=(16,), width=5), [2, 1])
+
+
+@pytest.mark.parametrize("head", [SoftmaxHead(8, [2, 1]), SOLVED])
+def test_probabilities_sum_to_one_and_keep_the_order_of_the_scores(head: Head) -> None:
+    scores = torch.tensor([[0.9, 0.2, -0.3], [0.1, 0.3, 0.2]])[:, :, None, None].expand(2, 3, 4, 5)
+    probabilities = head.probabilities(scores)
+    assert probabilities.shape == (2, 3, 4, 5)
+    torch.testing.assert_close(probabilities.sum(dim=1), torch.ones(2, 4, 5))
+    assert torch.equal(probabilities.argsort(dim=1), scores.argsort(dim=1))
+
+
+def test_scores_of_a_solved_head_are_probabilities_up_to_clipping() -> None:
+    found = SOLVED.probabilities(torch.tensor([[0.75, 0.25, -0.5], [1.5, 0.25, 0.0]])[:, :, None, None])[..., 0, 0]
+    torch.testing.assert_close(found, torch.tensor([[0.75, 0.25, 0.0], [0.8, 0.2, 0.0]]), atol=2e-6, rtol=0)
+    assert found.min() > 0  # so that its logarithm exists

@@ -3,11 +3,12 @@
 import html
 import ipaddress
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -17,7 +18,7 @@ from incseg.deploy.model import Model, open_model
 from incseg.deploy.prediction import Prediction, magnified, percentage
 from incseg.errors import InputError
 from incseg.images import palette, read_image
-from incseg.run_folder import RunFolder
+from incseg.run_folder import RunFolder, model_file
 
 MOST_PIXELS = 25_000_000  # of an uploaded image: anyone who can reach the page may upload one
 LARGEST_FILE = "20mb"
@@ -31,23 +32,62 @@ STYLE = """
 Predictions = dict[str, Prediction]  # of one image, by the name of the model
 
 
+class FileVersion(NamedTuple):
+    """A file that may be replaced by another under the same name."""
+
+    file: Path
+    modified: int
+    size: int
+
+
+def _versions_at(paths: Sequence[Path]) -> dict[str, FileVersion]:
+    """The model files below some paths, by the names they are shown under."""
+    files: dict[str, Path] = {}
+    for path in paths:
+        steps = RunFolder(path).finished_steps
+        prefix = f"{path} \u00b7 " if len(paths) > 1 else ""
+        files |= {f"{prefix}step {step}": model_file(path, step) for step in steps}
+        if not steps:
+            files[str(path)] = model_file(path)
+    facts = {name: file.stat() for name, file in files.items()}
+    return {name: FileVersion(file, facts[name].st_mtime_ns, facts[name].st_size) for name, file in files.items()}
+
+
 @dataclass(frozen=True)
 class ModelViewer:
     """The models to choose from, by name: usually the steps of a run, oldest first."""
 
     models: dict[str, Model]
+    paths: Sequence[Path] = ()
+    """Where they were found, to look there again."""
+    device: str = "auto"
+    versions: Mapping[str, FileVersion] = field(default_factory=dict)
+    """The file of each model as it was when it was read."""
 
     @classmethod
     def load(cls, paths: Sequence[Path], device: str = "auto") -> "ModelViewer":
         """Load every finished step of a run's folder, and of any other path the one model it holds."""
-        models: dict[str, Model] = {}
-        for path in paths:
-            steps = RunFolder(path).finished_steps
-            prefix = f"{path} \u00b7 " if len(paths) > 1 else ""
-            models |= {f"{prefix}step {step}": open_model(path, step, device) for step in steps}
-            if not steps:
-                models[str(path)] = open_model(path, device=device)
-        return cls(models)
+        return cls({}, paths, device)._with(_versions_at(paths))
+
+    def refreshed(self) -> "ModelViewer":
+        """With the steps that were finished and the files that were replaced since: extended models, for example.
+
+        A model that can no longer be read stays as it was.
+        """
+        try:
+            now = _versions_at(self.paths)
+            return self if now == self.versions else self._with(now)
+        except (InputError, OSError):
+            return self
+
+    def _with(self, versions: Mapping[str, FileVersion]) -> "ModelViewer":
+        models = {
+            name: self.models[name]
+            if self.versions.get(name) == version
+            else open_model(version.file, device=self.device)
+            for name, version in versions.items()
+        }
+        return replace(self, models=models, versions=versions)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -89,7 +129,21 @@ class ModelViewer:
 
     def overlays(self, predictions: Predictions, shown: Sequence[str], *names: str) -> list[Image.Image | None]:
         """The image overlaid with the predictions of the named models, limited to the classes shown."""
-        return [magnified(predictions[name].overlay(shown)) if predictions else None for name in names]
+        found = [predictions.get(name) for name in names]
+        return [None if prediction is None else magnified(prediction.overlay(shown)) for prediction in found]
+
+
+class LiveViewer:
+    """A viewer that looks for new and replaced models whenever it is asked; several requests may come at once."""
+
+    def __init__(self, viewer: ModelViewer):
+        self._viewer, self._lock = viewer, Lock()
+
+    def now(self) -> ModelViewer:
+        """The models as they are on disk now."""
+        with self._lock:
+            self._viewer = self._viewer.refreshed()
+            return self._viewer
 
 
 def build_app(viewer: ModelViewer) -> Any:
@@ -99,12 +153,24 @@ def build_app(viewer: ModelViewer) -> Any:
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before gradio is imported, so that it sends nothing
     import gradio  # noqa: PLC0415 - an extra
 
+    live, columns = LiveViewer(viewer), min(2, len(viewer.models))
+
     def predict(image: Image.Image | None) -> tuple[Predictions, str]:
+        current = live.now()
         try:
-            predictions = viewer.predict(image)
+            predictions = current.predict(image)
         except InputError as error:
             raise gradio.Error(str(error)) from error
-        return predictions, viewer.area_table(predictions)
+        return predictions, current.area_table(predictions)
+
+    def offer(known: Sequence[str], shown: Sequence[str], *names: str) -> list[Any]:
+        """What can be chosen now; ``known`` are the models and classes that this page has offered so far."""
+        current = live.now()
+        models, labels = list(current.models), list(current.classes[1:])
+        wanted = [label for label in labels if label in shown or label not in known]
+        latest = models[-columns:] if set(models) - set(known) else names
+        radios = [gradio.Radio(choices=models, value=name) for name in latest]
+        return [[*models, *labels], gradio.CheckboxGroup(choices=labels, value=wanted), *radios]
 
     def draw(predictions: Predictions, shown: Sequence[str], *names: str) -> Any:
         drawn = viewer.overlays(predictions, shown, *names)
@@ -112,7 +178,7 @@ def build_app(viewer: ModelViewer) -> Any:
 
     names, labels = list(viewer.models), list(viewer.classes[1:])
     with gradio.Blocks(title="incseg", analytics_enabled=False) as app:
-        predictions = gradio.State({})
+        predictions, known = gradio.State({}), gradio.State([*names, *labels])
         gradio.Markdown("## What does each step recognise?")
         with gradio.Row():
             image = gradio.Image(
@@ -123,14 +189,17 @@ def build_app(viewer: ModelViewer) -> Any:
                 areas = gradio.HTML(viewer.area_table({}))
         chosen, overlays = [], []
         with gradio.Row():
-            for name in names[-2:]:
+            for name in names[-columns:]:
                 with gradio.Column():
                     chosen.append(gradio.Radio(names, value=name, label="Predicted by"))
                     overlays.append(
                         gradio.Image(interactive=False, format="png", show_label=False, height=460, buttons=BUTTONS)
                     )
+        offered: list[Any] = [known, shown, *chosen]
+        app.load(offer, offered, offered, api_name=False, show_progress="hidden")
         predicted = image.change(predict, image, [predictions, areas], api_name="look")
-        events: list[Any] = [predicted.then, shown.change, *(choice.change for choice in chosen)]
+        updated = predicted.then(offer, offered, offered, api_name=False, show_progress="hidden")
+        events: list[Any] = [updated.then, shown.change, *(choice.change for choice in chosen)]
         for on in events:
             on(draw, [predictions, shown, *chosen], overlays, api_name=False, show_progress="hidden")
     return app

@@ -76,7 +76,7 @@ def train(
             with replacing(trainer.folder.config) as temporary:
                 temporary.write_text(to_yaml(config), encoding="utf-8")
         if first_step is not None:
-            copy_first_step(first_step, trainer.folder)
+            copy_first_step(first_step, trainer.folder, trainer.method)
     fabric.barrier()
     try:
         with trainer.journal:
@@ -108,6 +108,7 @@ def build(
     else:
         student = copy.deepcopy(given.segmenter).cpu()
     _try_out(student, config.data.crop_size)
+    method.check_network(student)
     header = run_header(config, fabric)
     return Trainer(
         config=config,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from incseg.config import SCORING, RunConfig, differing_setting, flat_settings, from_yaml
@@ -18,7 +19,7 @@ from incseg.errors import InputError
 from incseg.files import replacing
 from incseg.methods import Method, parse
 from incseg.models import Segmenter
-from incseg.models.storage import StepHistory, load_model
+from incseg.models.storage import StepHistory, describe_model, load_model
 from incseg.protocol import Protocol, Setting
 from incseg.run_folder import RunFolder
 
@@ -40,6 +41,11 @@ def check_first_step(source: Path, config: RunConfig, method: Method, curriculum
         # The model would be the same, but its scores are copied too, and a result must not mix two evaluations.
         scores = " (its scores come with it, and are of another evaluation)" if difference.split()[0] in SCORING else ""
         raise InputError(f"step 0 of {source} cannot be shared: {difference}{scores}.")
+    if not method.solves and describe_model(other.model(0)).architecture.closed_form is not None:
+        raise InputError(
+            f"'{method.name}' cannot train on from step 0 of {source}: its head was solved in closed form; give a run "
+            "of a method that trains, as 'ft'."
+        )
     there, here = first_step_parts(parse(theirs.method, theirs.settings)), first_step_parts(method)
     if there != here:
         raise InputError(
@@ -86,13 +92,15 @@ def _same_first_data(theirs: RunConfig, scores: Mapping[str, Any], curriculum: C
     )
 
 
-def copy_first_step(source: Path, folder: RunFolder) -> None:
+def copy_first_step(source: Path, folder: RunFolder, method: Method) -> None:
     """Copy step 0 of another run, and what was logged of it, unless this run has its own."""
     other = RunFolder(source)
     if folder.is_finished(0):
         return
     with replacing(folder.step(0)) as temporary:
-        shutil.copytree(other.step(0), temporary)
+        memory = folder.memory(0).name
+        shutil.copytree(other.step(0), temporary, ignore=shutil.ignore_patterns(memory))
+        save_file(method.without_solved(load_file(other.memory(0))), temporary / memory)
     lines = other.metrics.read_text(encoding="utf-8").splitlines() if other.metrics.exists() else []
     shared = [line for line in lines if json.loads(line)["step"] == "step 0"]
     with replacing(folder.metrics) as temporary:

@@ -1,17 +1,20 @@
 """What is written and shown during training: ``metrics.jsonl``, the chosen loggers, and the console."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from incseg.console import Console
+from incseg.console import Console, progress_of
 from incseg.engine.display import Status, display_for
 from incseg.engine.evaluator import side_by_side
 from incseg.engine.loggers import RunLogger, open_loggers
 from incseg.files import replacing
 from incseg.run_folder import RunFolder
+
+PATIENCE = 5.0  # seconds that work besides training may take before a log says how far it is
 
 
 class Journal:
@@ -52,6 +55,15 @@ class Journal:
         """Print a line."""
         if self.active:
             self.console.say(text)
+
+    @contextmanager
+    def progress(self, title: str) -> Iterator[Callable[[int, int], None]]:
+        """Show how far work of a step besides training has come: yields ``advance(done, of)``."""
+        if not self.active:
+            yield lambda done, of: None  # noqa: ARG005 - the first process speaks
+            return
+        with progress_of(f"{self._status.title} · {title}", self.console, patience=PATIENCE) as advance:
+            yield advance
 
     def begin_step(self, step: int, iterations: int, per_epoch: int, start: int) -> None:
         """Show that a step begins; a resumed one drops what was logged after its checkpoint."""

@@ -110,7 +110,10 @@ class Trainer:
     def _conclude_first_step(self, step: Step) -> dict[str, Any]:
         """Take the network of another run's step 0, and give it the head of this run's method."""
         self.history = self.history[:-1]
-        return self._finish(step, self._solve(step))
+        images = self._solve(step)
+        if self.fabric.is_global_zero:
+            self.folder.scores(step.index).unlink()  # those of the other run's head; killed from here on, it is redone
+        return self._finish(step, images)
 
     def _train_and_score(self, step: Step) -> dict[str, Any]:
         images = 0
@@ -149,7 +152,7 @@ class Trainer:
             library=Library(self.curriculum, self.config.data.crop_size),
             stable_curvature=self.config.optim.stable_curvature(step.index),
             whole_images=lambda: self._whole_images(own),
-            pixel_counts=lambda: own.pixel_counts(step.num_classes),
+            pixel_counts=lambda: self._pixel_counts(own, step.num_classes),
             labels_everything=step.index == 0 or self.method.keeps_data,
             seed=seed_from(self.config.seed, "method", step.index),
             say=self.journal.say,
@@ -159,9 +162,17 @@ class Trainer:
         """This process' share of a step's images, each at its own size."""
         whole = WholeImages(own.split, own.indices, own.table)
         engine, fabric = self.config.engine, self.fabric
-        workers = loading_processes(self.config)
-        for batches in whole_loader(whole, engine.score_batch_size, workers, fabric.global_rank, fabric.world_size):
-            yield from batches
+        workers, done = loading_processes(self.config), 0
+        loader = whole_loader(whole, engine.score_batch_size, workers, fabric.global_rank, fabric.world_size)
+        with self.journal.progress("gathering statistics") as advance:
+            for batches in loader:
+                yield from batches
+                done += fabric.world_size * sum(len(batch.images) for batch in batches)
+                advance(min(done, len(whole)), len(whole))
+
+    def _pixel_counts(self, own: TrainingImages, num_classes: int) -> Tensor:
+        with self.journal.progress("counting the pixels of each class") as advance:
+            return own.pixel_counts(num_classes, advance)
 
     def prepare(self, step: Step) -> StepRun:
         """Prepare a step: the student becomes the teacher, the classifier grows, the method's parts begin."""

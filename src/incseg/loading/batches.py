@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 from incseg.batch import Batch
 from incseg.datasets import Split
 from incseg.datasets.scan import in_threads
+from incseg.datasets.source import ReportProgress
 from incseg.errors import InputError
 from incseg.loading.addresses import Address, BatchAddresses
 from incseg.loading.replay import Replay
@@ -33,14 +34,14 @@ class TrainingImages(Dataset[Batch]):
     def __len__(self) -> int:
         return len(self.indices)
 
-    def pixel_counts(self, num_classes: int) -> Tensor:
+    def pixel_counts(self, num_classes: int, report_progress: ReportProgress | None = None) -> Tensor:
         """(C,) float64, the pixels of each channel in the labels of all these images."""
 
         def counts_of(position: int) -> Tensor:
             labels = self.table[self.split.mask(self.indices[position]).long()]
             return torch.bincount(labels.flatten(), minlength=IGNORE + 1)[:num_classes]
 
-        found = in_threads(counts_of, len(self))
+        found = in_threads(counts_of, len(self), report_progress)
         return sum(found, torch.zeros(num_classes, dtype=torch.int64)).double()
 
     def __getitem__(self, address: Address) -> Batch:

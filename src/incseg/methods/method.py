@@ -1,6 +1,6 @@
 """A method is a sum of parts: ``MethodSum`` collects them, ``Method`` has at most one per slot and can train."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -115,6 +115,11 @@ class Method:
         for part in self.parts:
             part.check(steps, classes)
 
+    def check_network(self, student: Segmenter) -> None:
+        """Call ``check_network`` of every part."""
+        for part in self.parts:
+            part.check_network(student)
+
     def begin(self, context: Context) -> None:
         """Call ``begin`` of every part."""
         for part in self.parts:
@@ -176,6 +181,11 @@ class Method:
     def memory(self) -> dict[str, Tensor]:
         """The memory of all parts, flat: ``"PartName.key"`` → tensor."""
         return {f"{type(p).__name__}.{key}": value for p in self.parts for key, value in p.memory.items()}
+
+    def without_solved(self, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The memory of another run, less that of parts that solve: it holds for the settings of that run only."""
+        solving = tuple(f"{type(part).__name__}." for part in self.parts if part.solves)
+        return {key: value for key, value in memory.items() if not key.startswith(solving)}
 
     def load_memory(self, memory: dict[str, Tensor]) -> None:
         """Restore what ``memory`` returned."""

@@ -90,6 +90,9 @@ class Part:
     def check(self, steps: Sequence[Step], classes: Sequence[str]) -> None:
         """Before any training: raise an InputError for steps or class names (by channel) that cannot work."""
 
+    def check_network(self, student: Segmenter) -> None:
+        """Before any training: raise an InputError for a network that this part cannot work with."""
+
     def begin(self, context: Context) -> None:
         """Before a step: initialise the new head, freeze, estimate thresholds."""
 

@@ -2,16 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch.distributed as dist
+from pydantic import Field
 from torch import Tensor
 
+from incseg.errors import InputError
 from incseg.methods.finetune import CrossEntropy
 from incseg.methods.parsing import register_method
-from incseg.methods.part import Context, Count, Part, Weight, default
-from incseg.models.closed_form import Statistics
+from incseg.methods.part import Context, Part, Weight, default
+from incseg.models import Segmenter
+from incseg.models.closed_form import FeatureLayout, Statistics
 from incseg.models.gather import Fit, feature_layout, gather, solved_head
+
+Width = Annotated[int, Field(ge=1, le=16384)]  # A of the largest takes 2 GB
+Ridge = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 @dataclass
@@ -36,6 +42,11 @@ class ClosedForm(Part):
         """Whether later steps are solved instead of trained."""
         return not self.carried
 
+    def check_network(self, student: Segmenter) -> None:
+        """Refuse stages that the encoder does not have; a model is trained also where it can carry no statistics."""
+        if self.solves:
+            self._layout(student, num_classes=1)
+
     def begin(self, context: Context) -> None:  # noqa: ARG002
         """Training moves the features: statistics of earlier ones mean nothing any more."""
         self.memory = {}
@@ -44,7 +55,13 @@ class ClosedForm(Part):
         """Add the step's cells to the statistics and solve."""
         if self.carried and not (context.labels_everything and not context.step.future):
             return
-        statistics = self._statistics(context)
+        try:
+            statistics = self._statistics(context)
+        except InputError as error:
+            if self.solves:
+                raise
+            context.say(f"the model gets no statistics for later extensions: {error}")
+            return
         cells = context.pixel_counts() / statistics.layout.stride**2
         statistics = statistics.with_classes(cells[statistics.num_classes :])
         statistics = gather(context.student, statistics, context.whole_images(), self.fit, _sum_over_processes)
@@ -58,13 +75,15 @@ class ClosedForm(Part):
 
     def _statistics(self, context: Context) -> Statistics:
         """Of the steps before; none yet at step 0."""
+        device = context.student.mean.device
         if self.memory:
-            return Statistics.from_state(self.memory)
-        classes = context.step.num_classes
-        layout = feature_layout(
-            context.student, classes, width=self.width, stages=self.stages, stride=self.stride, seed=self.seed
+            return Statistics.from_state({name: value.to(device) for name, value in self.memory.items()})
+        return Statistics.empty(self._layout(context.student, context.step.num_classes), device)
+
+    def _layout(self, student: Segmenter, num_classes: int) -> FeatureLayout:
+        return feature_layout(
+            student, num_classes, width=self.width, stages=self.stages, stride=self.stride, seed=self.seed
         )
-        return Statistics.empty(layout, context.student.mean.device)
 
 
 def _sum_over_processes(own: Tensor) -> Tensor:
@@ -80,9 +99,9 @@ def _sum_over_processes(own: Tensor) -> Tensor:
     "NeurIPS 2022 (the idea; class balance, features and pseudo-labels are ours)",
 )
 def analytic(
-    width: Count | None = None,
+    width: Width | None = None,
     balance: Weight = 0.25,
-    ridge: Weight = 1.0,
+    ridge: Ridge = 1.0,
     stages: int = 1,
     stride: Literal[8, 16, 32] = 16,
     mirrored: bool = True,

@@ -25,7 +25,7 @@ from incseg.models.heads import Head
 from incseg.protocol import BACKGROUND, IGNORE
 
 LENGTH = 16.0  # of every feature vector before the projection
-BLOCK = 1024  # columns of A that are computed at once; only blocks on and above the diagonal are
+BLOCK = 512  # columns of A that are computed at once; only blocks on and above the diagonal are
 LARGEST_FILE = 70_000_000  # bytes of statistics, with the default width
 
 
@@ -65,12 +65,19 @@ class RandomFeatures(nn.Module):
 
     def forward(self, embedding: Tensor, stages: Sequence[Tensor]) -> Tensor:
         """The embedding (B, D, h, w) and the encoder's stages, finest first → (B, h', w', W)."""
+        return self.project(self.cells(embedding, stages))
+
+    def cells(self, embedding: Tensor, stages: Sequence[Tensor]) -> Tensor:
+        """(B, h', w', D_u + D_v + …) ``[u; v; …]``, still small: φ is many times as wide."""
         last = [stages[-1 - index] for index in range(self.layout.stages)]
         maps = [
-            LENGTH * F.normalize(on_grid(each.float(), stride, self.layout.stride), dim=1)
+            LENGTH * F.normalize(on_grid(each.to(self.projection), stride, self.layout.stride), dim=1)
             for each, stride in zip([embedding, *last], self.layout.strides, strict=True)
         ]
-        cells = torch.cat(maps, dim=1).movedim(1, -1)
+        return torch.cat(maps, dim=1).movedim(1, -1)
+
+    def project(self, cells: Tensor) -> Tensor:
+        """(…, D) → (…, W) φ."""
         return F.linear(cells, self.projection[:, :-1], self.projection[:, -1]).relu()
 
 
@@ -98,8 +105,8 @@ class ClosedFormHead(Head):
 
     def forward(self, embedding: Tensor, stages: Sequence[Tensor]) -> Tensor:
         """(B, C, h, w) scores on the grid of the layout."""
-        cells: Tensor = self.features(embedding, stages)
-        return (cells @ self.weight).movedim(-1, 1)
+        random: Tensor = self.features(embedding, stages)
+        return (random @ self.weight).movedim(-1, 1)
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """Scores estimate probabilities already; what lies outside [0, 1] is clipped, and the rest made to sum to 1."""
@@ -227,7 +234,7 @@ class Statistics:
         scaled = features * amount.sqrt()
         for start in range(0, scaled.shape[1], BLOCK):
             block = scaled[:, start : start + BLOCK].T @ scaled[:, start:]
-            self.gram[start : start + BLOCK, start:].add_(block.double())
+            self.gram[start : start + BLOCK, start:].add_(block)
 
     def solve(self, ridge: float) -> Tensor:
         """(W, C) float64 ``H = (A + γ I)⁻¹ B``."""
@@ -238,7 +245,8 @@ class Statistics:
         if failed.item():
             raise TrainingError(
                 f"the closed-form head cannot be solved with a ridge of {ridge:g}: the statistics are not positive "
-                "definite, as when more was subtracted than had been added; use a larger ridge."
+                "definite, as when more was subtracted than had been added, or a feature is not finite; use a larger "
+                "ridge, or gather them again."
             )
         return torch.cholesky_solve(self.cross, factor)
 

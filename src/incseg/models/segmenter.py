@@ -87,8 +87,8 @@ class Segmenter(nn.Module):
         return self.decoder(stages), stages[1:]
 
     def use_head(self, head: ClosedFormHead) -> None:
-        """Take a solved head in place of the one there is."""
-        self.architecture = self.architecture.model_copy(update={"closed_form": head.layout})
+        """Take a solved head in place of the one there is. It was fitted to labels at the centres of its cells."""
+        self.architecture = self.architecture.model_copy(update={"closed_form": head.layout, "align_corners": False})
         self.classifier = head
 
     @property

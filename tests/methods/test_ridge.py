@@ -1,0 +1,141 @@
+"""The closed-form head as a method: its settings, its steps, and its sums over several processes."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor
+
+from command_line import run
+from incseg import methods
+from incseg.batch import Batch
+from incseg.errors import InputError
+from incseg.methods import ClosedForm, Context
+from incseg.methods.ridge import _sum_over_processes
+from incseg.models import Architecture, Segmenter
+from incseg.models.closed_form import ClosedFormHead, Statistics
+from incseg.models.gather import Fit, gather
+from incseg.protocol import Step
+from samples import context
+
+NETWORK = Architecture(encoder="test_resnet", decoder="deeplabv3", decoder_options={"decoder_channels": 8})
+FIRST, SECOND = Step(0, old=(), new=(1, 2), future=(3,)), Step(1, old=(1, 2), new=(3,))
+WORLD = 2
+
+
+def student() -> Segmenter:
+    torch.manual_seed(0)
+    return Segmenter(NETWORK, [3]).double().eval()
+
+
+def images(seed: int, labels: tuple[int, ...], number: int = 4) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    pixels = torch.randint(0, 256, (number, 3, 64, 64), dtype=torch.uint8, generator=generator)
+    coarse = torch.tensor(labels)[torch.randint(0, len(labels), (number, 4, 4), generator=generator)]
+    return Batch(pixels, coarse.repeat_interleave(16, 1).repeat_interleave(16, 2))
+
+
+def of(step: Step, network: Segmenter, batch: Batch, said: list[str]) -> Context:
+    base = context(step, network, None)
+    counts = torch.bincount(batch.labels.flatten(), minlength=step.num_classes).double()
+    return Context(
+        base.step, base.student, None, base.batches, base.library,
+        whole_images=lambda: [batch], pixel_counts=lambda: counts, say=said.append,
+    )  # fmt: skip
+
+
+def test_a_run_of_two_steps_puts_the_solved_head_on_the_network() -> None:
+    network, part, said = student(), ClosedForm(width=40), list[str]()
+    frozen = {name: value.clone() for name, value in network.encoder.state_dict().items()}
+    first, second = images(0, (0, 1, 2)), images(1, (0, 3))
+    part.begin(of(FIRST, network, first, said))
+    part.end(of(FIRST, network, first, said))
+    assert isinstance(network.classifier, ClosedFormHead)
+    assert network.classifier.head_sizes == [3]
+    layout = network.classifier.layout
+    statistics = Statistics.empty(layout).with_classes(torch.bincount(first.labels.flatten()).double() / 256)
+    statistics = gather(network, statistics, [first], Fit())
+    part.end(of(SECOND, network, second, said))
+    assert network.classifier.head_sizes == [3, 1]
+    cells = torch.bincount(second.labels.flatten()).double()[3:] / 256  # only new classes are counted: n_c stays fixed
+    statistics = gather(network, statistics.with_classes(cells), [second], Fit())
+    torch.testing.assert_close(network.classifier.weight, statistics.solve(1.0).float())
+    assert all(torch.equal(value, frozen[name]) for name, value in network.encoder.state_dict().items())
+    assert said[-1].startswith("statistics of 3 classes for later extensions: ")
+    assert statistics.num_classes == 4
+
+
+def test_statistics_of_features_that_training_moves_are_dropped() -> None:
+    part = ClosedForm(width=40, carried=True)
+    part.memory = {"gram": torch.zeros(1)}
+    part.begin(of(FIRST, student(), images(0, (0, 1)), []))
+    assert part.memory == {}
+
+
+def test_a_model_carries_statistics_only_of_completely_labelled_images() -> None:
+    network, part = student(), ClosedForm(width=40, carried=True)
+    part.end(of(FIRST, network, images(0, (0, 1, 2)), []))
+    assert part.memory == {}, "classes of later steps lie in its background"
+    part.end(of(Step(0, old=(), new=(1, 2)), network, images(0, (0, 1, 2)), []))
+    assert Statistics.from_state(part.memory).num_classes == 3
+    assert not isinstance(network.classifier, ClosedFormHead)
+
+
+def shares(rank: int) -> list[Batch]:
+    whole = images(2, (0, 1, 2), number=5)
+    return [Batch(whole.images[rank::WORLD], whole.labels[rank::WORLD])]
+
+
+def worker(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=WORLD)
+    try:
+        torch.save(gathered(shares(rank)).state(), Path(folder) / f"{rank}.pt")
+    finally:
+        dist.destroy_process_group()
+
+
+def gathered(batches: list[Batch]) -> Statistics:
+    """Of a first step, and then of a second that asks the head of the first."""
+    network, part = student(), ClosedForm(width=40)
+    statistics = Statistics.empty(part._layout(network, 3)).with_classes(torch.tensor([30.0, 20.0, 10.0]))
+    for _ in range(2):
+        statistics = gather(network, statistics, batches, Fit(certainty=1.0), _sum_over_processes)
+    return statistics
+
+
+def test_two_processes_gather_what_one_gathers(tmp_path: Path) -> None:
+    mp.spawn(worker, args=(str(tmp_path),), nprocs=WORLD)  # type: ignore[attr-defined, no-untyped-call]
+    alone = gathered([*shares(0), *shares(1)]).state()
+    found: list[dict[str, Tensor]] = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(WORLD)]
+    for name in ("gram", "cross", "cells", "reference"):
+        assert torch.equal(found[0][name], found[1][name])
+        torch.testing.assert_close(found[0][name], alone[name], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "words"),
+    [
+        ("width", 0, "greater than or equal to 1"),
+        ("width", 10**7, "less than or equal to 16384"),
+        ("ridge", 0.0, "greater than 0"),
+        ("stride", 12, "8, 16 or 32"),
+        ("balance", -1.0, "greater than or equal to 0"),
+    ],
+)
+def test_absurd_settings_are_refused_by_name(setting: str, value: float, words: str) -> None:
+    with pytest.raises(InputError, match=rf"analytic.{setting}.*{words}"):
+        methods.parse("analytic", {"analytic": {setting: value}})
+
+
+def test_stages_that_the_encoder_does_not_have_are_refused_before_training(
+    tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = run("train", "folder/2-2/overlapped", "--data-root", tiny_folder, "--method", "analytic",
+               "--analytic.stages", "9", "--model.encoder", "test_resnet", "--model.weights", "none",
+               "--out", tmp_path / "run")  # fmt: skip
+    assert code == 2
+    assert "a head can see 0 to 5 stages of this encoder, not 9" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
