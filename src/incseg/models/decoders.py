@@ -62,7 +62,7 @@ class SummedDeepLab(nn.Module):
         return embedding
 
     def _pool(self, features: Tensor) -> Tensor:
-        """The mean of each image in training; in evaluation that of a window around each cell, repeated at the edges."""
+        """The mean of each image in training; in evaluation that of a window around each cell."""
         height, width = features.shape[-2:]
         if self.training or (height <= WINDOW and width <= WINDOW):
             return features.mean(dim=(2, 3), keepdim=True)

@@ -25,6 +25,9 @@ from incseg.protocol import IGNORE
 # Memory is bounded by these and by the width squared, whatever the size and the number of the images.
 CELLS = 4096  # that are projected and added at once
 PIXELS = 2**20  # of images that go through the network together; a larger image goes alone
+# Random features per channel that is projected. Wider is a little better, and costs W² per cell: the first keeps an
+# extension on a CPU below 1.3 forward passes of a ResNet-18 over its images ('incseg bench extend').
+FRUGAL, GENEROUS = 3.5, 6.0
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Fit:
     """γ."""
     mirrored: bool = True
     """See every image a second time, mirrored."""
-    certainty: float = 0.0
+    certainty: float = 1.0
     """How much a pseudo-label counts less the less sure the head was of it; 0: all count fully."""
     soft: bool = False
     """Targets are the shares of the classes in a cell, instead of the class at its centre."""
@@ -58,11 +61,16 @@ def feature_layout(
     *,
     width: int | None = None,
     stages: int = 1,
-    stride: int = 16,
+    stride: int | None = None,
     seed: int = 0,
+    ratio: float = FRUGAL,
 ) -> FeatureLayout:
-    """The features of a closed-form head on this network: the embedding and so many of the encoder's last stages."""
-    if stride < 1 or STRIDE % stride:
+    """The features of a closed-form head on this network: the embedding and so many of the encoder's last stages.
+
+    The width is ``ratio`` times their channels unless it is given, and such that the statistics stay below 70 MB. The
+    grid is the network's own at stride 16, and twice as fine where the embedding is finer.
+    """
+    if stride is not None and (stride < 1 or STRIDE % stride):
         raise InputError(
             f"the grid of a closed-form head cannot have a stride of {stride}: images are padded to a multiple of "
             f"{STRIDE}, which it must divide."
@@ -73,15 +81,13 @@ def feature_layout(
         raise InputError(f"a head can see 0 to {len(found)} stages of this encoder, not {stages}.")
     maps = [embedding, *(found[-1 - index] for index in range(stages))]
     channels = tuple(each.shape[1] for each in maps)
-    # Wider is a little better, and costs W² per cell. 3.5 times what is projected keeps the cost of gathering on a CPU
-    # below 1.3 forward passes of a ResNet-18 ('incseg bench extend').
-    proportionate = 128 * round(3.5 * sum(channels) / 128)
-    chosen = width or min(default_width(num_classes), max(1024, proportionate))
+    strides = tuple(size // each.shape[-1] for each in maps)
+    proportionate = 128 * round(ratio * sum(channels) / 128)
     return FeatureLayout(
         channels=channels,
-        strides=tuple(size // each.shape[-1] for each in maps),
-        width=chosen,
-        stride=stride,
+        strides=strides,
+        width=width or min(default_width(num_classes), max(1024, proportionate)),
+        stride=stride or (16 if strides[0] >= 16 else 8),
         seed=seed,
     )
 
