@@ -13,7 +13,7 @@ from incseg import methods, registry
 from incseg.datasets.source import DATASETS
 from incseg.errors import InputError
 from incseg.methods.parsing import METHODS
-from incseg.registry import Registry, load_plugin
+from incseg.registry import PLUGINS, Registry, load_plugin
 
 METHOD = """
 from incseg.methods import CrossEntropy, register_method
@@ -34,6 +34,7 @@ def _forget_plugins() -> Iterator[None]:
     """What a test registers or imports is gone after it."""
     assert METHODS.names()  # a built-in that a test imports first would not be registered again after it
     assert DATASETS.names()
+    plugins = list(PLUGINS)
     before = copy.copy(METHODS.__dict__), copy.copy(DATASETS.__dict__)
     METHODS._items, METHODS._origins = dict(METHODS._items), dict(METHODS._origins)
     DATASETS._items, DATASETS._origins = dict(DATASETS._items), dict(DATASETS._origins)
@@ -41,6 +42,7 @@ def _forget_plugins() -> Iterator[None]:
     yield
     METHODS.__dict__.update(before[0])
     DATASETS.__dict__.update(before[1])
+    PLUGINS[:] = plugins
     sys.path[:] = path
     for name in set(sys.modules) - modules:
         if not name.startswith(("incseg", "torch")):
@@ -87,6 +89,8 @@ def test_a_plugin_adds_methods_with_settings(tmp_path: Path) -> None:
     file.write_text(METHOD.format(name="mine", arguments="strength: float = 1.0"))
     load_plugin(file)
     load_plugin(file)  # twice is once
+    assert file in PLUGINS
+    assert len(set(PLUGINS)) == len(PLUGINS)
     assert "mine" in methods.method_names()
     assert methods.parse("mine+ewf", {"mine": {"strength": 2}}).name == "mine+ewf"
 
@@ -109,6 +113,7 @@ def test_a_plugin_that_was_mended_can_be_loaded(tmp_path: Path) -> None:
         ("a.b.py", "x = 1", "is not a Python file: its name must be like my_file.py"),
         ("prose.py", "please learn from this", "cannot be loaded: SyntaxError"),
         ("quits.py", "raise SystemExit(3)", "cannot be loaded: SystemExit: 3"),
+        ("__main__.py", "x = 1", "has the name of another Python module, '__main__': rename it"),
         ("json.py", "x = 1", "has the name of another Python module, 'json': rename it"),
         ("takes.py", METHOD.format(name="mib", arguments=""), "cannot be loaded: two methods are called 'mib': one in"),
         ("bare.py", METHOD.format(name="bare", arguments="weight"), "'weight' of the method 'bare' needs a default"),
@@ -154,5 +159,5 @@ def test_a_broken_entry_point_is_named_and_the_others_are_loaded(
     with pytest.raises(InputError) as caught:
         basket.find("kiwi")
     assert str(caught.value) == f"the fruit 'kiwi' is not available: {reason}."
-    with pytest.raises(InputError, match=r"'fig' is not a fruit: .* Note that the plugin 'kiwi'"):
+    with pytest.raises(InputError, match=r"'fig' is not a fruit: .* with --plugin FILE. Note that the plugin 'kiwi'"):
         basket.find("fig")
