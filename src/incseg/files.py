@@ -10,22 +10,22 @@ from incseg.errors import InputError
 
 
 def usable_folder(path: Path) -> None:
-    """Refuse a path at which no folder can be: one of its parts is a file."""
-    for part in (path, *path.parents):
-        if part.exists():
-            if not part.is_dir():
-                raise InputError(f"{path} cannot be used as a folder: {part} is a file.")
-            return
+    """Refuse a path at which no folder can be written, before the work for it is done."""
+    try:
+        nearest = next(part for part in (path, *path.absolute().parents) if part.exists())
+    except OSError as error:
+        raise InputError(f"{path} cannot be used as a folder: {error.strerror}.") from None
+    if not nearest.is_dir():
+        raise InputError(f"{path} cannot be used as a folder: {nearest} is a file.")
+    if not os.access(nearest, os.W_OK):
+        raise InputError(f"{path} cannot be written: {nearest} is write-protected.")
 
 
 def usable_file(path: Path) -> None:
     """Refuse a path at which no file can be written, before the work for it is done."""
+    usable_folder(path.parent)
     if path.is_dir():
         raise InputError(f"{path} is a folder: name the file to write.")
-    usable_folder(path.parent)
-    nearest = next(folder for folder in path.absolute().parents if folder.exists())
-    if not os.access(nearest, os.W_OK):
-        raise InputError(f"{path} cannot be written: {nearest} is write-protected.")
 
 
 @contextmanager

@@ -112,16 +112,22 @@ def _declared(sections: Sections) -> Iterator[tuple[str, str, FieldInfo]]:
 
 def _check_options(command: Callable[..., None], words: Sequence[str], sections: Sections) -> None:
     """Refuse options that do not exist, and settings without a value; tyro finds whatever else is wrong."""
-    names = [name for name in inspect.signature(command).parameters if name != "settings"]
-    options = [f"--{name}".replace("_", "-") for name in names]
-    options += [f"--{owner}.{key.replace('_', '-')}" for owner, key, _ in _declared(sections)]
+    parameters = {f"--{name}".replace("_", "-"): p for name, p in inspect.signature(command).parameters.items()}
+    parameters.pop("--settings", None)
+    settings = [f"--{owner}.{key.replace('_', '-')}" for owner, key, _ in _declared(sections)]
+    single = {*settings, *(option for option, parameter in parameters.items() if _takes_one_value(parameter))}
     for word, following in itertools.pairwise([*words, "--"]):
         name, equals, value = word.partition("=")
         option = name.replace("_", "-")
-        if name.startswith("--") and len(name) > 2 and option not in options:
-            raise _unknown(option, options, sections)
-        if is_setting(word) and not (value if equals else _value_in(following)):
+        if name.startswith("--") and len(name) > 2 and option not in (*parameters, *settings):
+            raise _unknown(option, [*parameters, *settings], sections)
+        if option in single and name.startswith("--") and not (value if equals else _value_in(following)):
             raise InputError(f"{option} needs a value.")
+
+
+def _takes_one_value(parameter: inspect.Parameter) -> bool:
+    """Whether an option is followed by exactly one word: not a flag, nor a list of any length."""
+    return not isinstance(parameter.default, bool | tuple)
 
 
 def _value_in(word: str) -> str:
@@ -252,4 +258,4 @@ def _parse(collect: Callable[..., dict[str, Any]], words: Sequence[str], program
     _, *lines = (line.strip("│|╭╮╰╯+─- ") for line in printed.getvalue().splitlines())
     inside = itertools.dropwhile(lambda line: not line, lines)
     sentence = " ".join(itertools.takewhile(bool, inside))  # below the next rule is only advice
-    raise InputError(f"{' '.join(sentence.split())} See: {program} --help.")
+    raise InputError(f"{' '.join(sentence.replace('(required)', '').split()).rstrip('.')}. See: {program} --help.")

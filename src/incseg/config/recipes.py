@@ -87,8 +87,12 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"there is no file {path}.") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not UTF-8 text; save it in that encoding.") from None
     except yaml.YAMLError as error:
         raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
-    if not isinstance(values, dict):
+    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
         raise InputError(f"{path} must hold settings by name, such as 'protocol: voc/15-5/overlapped'.")
     return values

@@ -16,7 +16,7 @@ from incseg.errors import InputError, closest
 class Section(BaseModel):
     """A group of settings; an unknown name is an error, not a silent default."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     @field_validator("*", mode="before")
     @classmethod

@@ -80,6 +80,8 @@ def read_lines(path: Path) -> list[str]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InputError(f"{path} is missing.") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise InputError(f"{path} is not UTF-8 text; save it in that encoding.") from None
     return [line.strip() for line in text.splitlines() if line.strip()]
