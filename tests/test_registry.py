@@ -69,7 +69,8 @@ def test_a_name_is_found_and_a_misspelt_one_gets_a_hint() -> None:
     with pytest.raises(InputError) as caught:
         basket.find("aple", "aple+pear")
     assert str(caught.value) == (
-        "'aple' in 'aple+pear' is not a fruit: choose from apple, pear, or none. Did you mean 'apple'?"
+        "'aple' in 'aple+pear' is not a fruit: choose from apple, pear, or none. Did you mean 'apple'? "
+        "If a file of yours defines this fruit, add --plugin FILE."
     )
 
 
@@ -159,5 +160,5 @@ def test_a_broken_entry_point_is_named_and_the_others_are_loaded(
     with pytest.raises(InputError) as caught:
         basket.find("kiwi")
     assert str(caught.value) == f"the fruit 'kiwi' is not available: {reason}."
-    with pytest.raises(InputError, match=r"'fig' is not a fruit: .* with --plugin FILE. Note that the plugin 'kiwi'"):
+    with pytest.raises(InputError, match=r"'fig' is not a fruit: .* add --plugin FILE. Note that the plugin 'kiwi'"):
         basket.find("fig")

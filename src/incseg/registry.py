@@ -78,9 +78,12 @@ class Registry(Generic[Item]):
         if name in self._broken:
             raise InputError(f"the {self.kind} '{name}' is not available: {self._broken[name]}.")
         written = f"'{name}' in '{text}'" if text not in ("", name) else f"'{name}'"
-        hint = closest(name, names) or f" A {self.kind} from a file of yours is known with --plugin FILE."
+        plugin = f" If a file of yours defines this {self.kind}, add --plugin FILE."
         broken = "".join(f" Note that {reason}." for reason in self._broken.values())
-        raise InputError(f"{written} is not a {self.kind}: choose from {', '.join(names)}{self.advice}.{hint}{broken}")
+        raise InputError(
+            f"{written} is not a {self.kind}: choose from {', '.join(names)}{self.advice}."
+            f"{closest(name, names)}{plugin}{broken}"
+        )
 
     def _load(self) -> None:
         if self._is_loaded:

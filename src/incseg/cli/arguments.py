@@ -142,8 +142,9 @@ def _unknown(option: str, options: Sequence[str], sections: Sections) -> InputEr
         return InputError(f"there is no option {option}.{closest(option, options)}")
     if owner not in sections:
         accepted = f"use one of {', '.join(section_types())}, or a method's name (see: incseg list methods)"
+        plugin = f" If a file of yours defines the method '{owner}', add --plugin FILE."
         return InputError(
-            f"'{owner}' is neither a group of settings nor a method: {accepted}.{closest(owner, sections)}"
+            f"'{owner}' is neither a group of settings nor a method: {accepted}.{closest(owner, sections)}{plugin}"
         )
     own = [known.partition(".")[2] for known in names if known.startswith(f"{owner}.")]
     hint = closest(name, names) or f" The settings of '{owner}' are: {', '.join(own)}."
