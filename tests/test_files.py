@@ -4,7 +4,7 @@ import pytest
 
 from incseg import cli
 from incseg.errors import InputError
-from incseg.files import replacing, usable_file, usable_folder
+from incseg.files import expanded, replacing, usable_file, usable_folder
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -17,6 +17,12 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
         pass  # nothing was written, so there is nothing to put in its place
     assert path.read_text() == "one"
     assert [file.name for file in path.parent.iterdir()] == ["file"]
+
+
+def test_a_home_folder_of_nobody_is_refused() -> None:
+    assert expanded(Path("~/x")) == Path.home() / "x"
+    with pytest.raises(InputError, match=r"~nobody-of-that-name/x cannot be used: there is no user"):
+        expanded(Path("~nobody-of-that-name/x"))
 
 
 def test_a_place_where_no_file_can_be_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from incseg import methods, registry
+from incseg.cli.arguments import read_arguments
+from incseg.cli.train import train
 from incseg.datasets.source import DATASETS
 from incseg.errors import InputError
 from incseg.methods.parsing import METHODS
@@ -96,6 +98,17 @@ def test_a_plugin_adds_methods_with_settings(tmp_path: Path) -> None:
     assert methods.parse("mine+ewf", {"mine": {"strength": 2}}).name == "mine+ewf"
 
 
+def test_settings_of_a_plugin_are_read_whatever_their_names(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    file = tmp_path / "my_underscores.py"
+    file.write_text(METHOD.format(name="my_method", arguments="some_weight: float = 1.0, copy: bool = True"))
+    load_plugin(file)
+    for name in ("my_method.some_weight", "my-method.some-weight"):
+        words = ["shapes/4-2", "--method", "my_method", f"--{name}", "3", "--my_method.copy", "false"]
+        given = read_arguments(train, words, "incseg train")
+        assert given["settings"] == {"my_method": {"some_weight": 3.0, "copy": False}}
+    assert not [warning for warning in recwarn if "shadows" in str(warning.message)]
+
+
 def test_a_plugin_that_was_mended_can_be_loaded(tmp_path: Path) -> None:
     file = tmp_path / "mended.py"
     file.write_text("1 / 0\n")
@@ -117,6 +130,13 @@ def test_a_plugin_that_was_mended_can_be_loaded(tmp_path: Path) -> None:
         ("__main__.py", "x = 1", "has the name of another Python module, '__main__': rename it"),
         ("json.py", "x = 1", "has the name of another Python module, 'json': rename it"),
         ("takes.py", METHOD.format(name="mib", arguments=""), "cannot be loaded: two methods are called 'mib': one in"),
+        ("sum.py", METHOD.format(name="a+b", arguments=""), "a method cannot be called 'a+b'"),
+        ("section.py", METHOD.format(name="data", arguments=""), "a method cannot be called 'data'"),
+        (
+            "hidden.py",
+            METHOD.format(name="hidden", arguments="_x: int = 1"),
+            "'_x' of the method 'hidden' may not begin",
+        ),
         ("bare.py", METHOD.format(name="bare", arguments="weight"), "'weight' of the method 'bare' needs a default"),
     ],
 )

@@ -9,6 +9,14 @@ from pathlib import Path
 from incseg.errors import InputError
 
 
+def expanded(path: Path) -> Path:
+    """A path that begins with ``~`` or ``~name``, from the root."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise InputError(f"{path} cannot be used: there is no user {path.parts[0].removeprefix('~')!r} here.") from None
+
+
 def usable_folder(path: Path) -> None:
     """Refuse a path at which no folder can be written, before the work for it is done."""
     try:

@@ -19,6 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from incseg.console import Console
 from incseg.errors import InputError, closest
+from incseg.files import expanded
 
 
 class Named(Protocol):
@@ -116,7 +117,7 @@ PLUGINS: list[Path] = []
 
 def load_plugin(path: Path) -> None:
     """Import a single Python file, whose decorators register methods or datasets."""
-    path = path.expanduser().resolve()
+    path = expanded(path).resolve()
     if not path.is_file():
         raise InputError(f"the plugin {path} is not a file: give the path of a Python file.")
     if path.suffix != ".py" or "." in path.stem:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from incseg.errors import InputError
-from incseg.files import replacing
+from incseg.files import expanded, replacing
 from incseg.metrics import mean, nan_if_none
 from incseg.protocol import Protocol
 
@@ -118,7 +118,7 @@ class RunFolder:
 
 def model_file(path: Path, step: int | None = None) -> Path:
     """The file that a person means by MODEL: a run's last finished step, a ``step-K`` folder, or a file."""
-    path = path.expanduser()
+    path = expanded(path)
     if not path.exists():
         raise InputError(f"there is no model {path}: give the folder of a run, a step-K folder or a .safetensors file.")
     run, steps = RunFolder(path), RunFolder(path).finished_steps

@@ -84,6 +84,8 @@ def test_lists_fit_a_small_terminal(
         (["train", "shapes/4-2", "--seed"], "--seed needs a value"),
         (["train", "shapes/4-2", "--data-root", ""], "--data-root needs a value"),
         (["train", "shapes/4-2", "--data-root", "/tmp"], "'shapes' is embedded and has no folder"),
+        (["train", "shapes/4-2", "--data.root", "~nobody-of-that-name"], "there is no user 'nobody-of-that-name' here"),
+        (["predict", "~nobody-of-that-name", "x.png"], "there is no user 'nobody-of-that-name' here"),
         (["train", "shapes/4-２"], "'4-２' is not a task"),
         (["train", "shapes/4-2", "--optim.learning-rate", "inf"], "optim.learning_rate cannot be 'inf'"),
         (["train", "shapes/4-2", "--optim.epochs"], "--optim.epochs needs a value"),

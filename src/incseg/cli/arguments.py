@@ -8,6 +8,7 @@ import contextlib
 import inspect
 import io
 import itertools
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -98,7 +99,8 @@ def _method_sections(config: RunConfig | None = None) -> dict[str, Section]:
         if entry.settings and (config is None or entry.name in names_in(config.method)):
             types = get_type_hints(entry.build, include_extras=True)
             fields: dict[str, Any] = {key: (types.get(key, Any), default) for key, default in entry.settings.items()}
-            kind = create_model(entry.name, __base__=Section, __doc__=entry.summary, **fields)
+            with warnings.catch_warnings(action="ignore"):  # a setting may be called like something of pydantic's
+                kind = create_model(entry.name, __base__=Section, __doc__=entry.summary, **fields)
             sections[entry.name] = kind.model_construct(**(config.settings.get(entry.name, {}) if config else {}))
     return sections
 
@@ -114,7 +116,7 @@ def _check_options(command: Callable[..., None], words: Sequence[str], sections:
     """Refuse options that do not exist, and settings without a value; tyro finds whatever else is wrong."""
     parameters = {f"--{name}".replace("_", "-"): p for name, p in inspect.signature(command).parameters.items()}
     parameters.pop("--settings", None)
-    settings = [f"--{owner}.{key.replace('_', '-')}" for owner, key, _ in _declared(sections)]
+    settings = [f"--{owner}.{key}".replace("_", "-") for owner, key, _ in _declared(sections)]
     single = {*settings, *(option for option, parameter in parameters.items() if _takes_one_value(parameter))}
     for word, following in itertools.pairwise([*words, "--"]):
         name, equals, value = word.partition("=")
@@ -140,7 +142,7 @@ def _unknown(option: str, options: Sequence[str], sections: Sections) -> InputEr
     owner, dot, _ = name.partition(".")
     if not dot:
         return InputError(f"there is no option {option}.{closest(option, options)}")
-    if owner not in sections:
+    if owner not in {section.replace("_", "-") for section in sections}:
         accepted = f"use one of {', '.join(section_types())}, or a method's name (see: incseg list methods)"
         plugin = f" If a file of yours defines the method '{owner}', add --plugin FILE."
         return InputError(

@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from incseg.errors import InputError, closest
+from incseg.files import expanded
 
 
 class Section(BaseModel):
@@ -76,7 +77,7 @@ class DataConfig(Section):
     @classmethod
     def _from_anywhere(cls, path: Path | None) -> Path | None:
         """Absolute, so that a run can be resumed from another folder, or with another spelling of the path."""
-        return None if path is None else path.expanduser().resolve()
+        return None if path is None else expanded(path).resolve()
 
 
 class Network(Section):
