@@ -1,5 +1,6 @@
 """The command line: finds the command, calls it with what was written, and turns what went wrong into an exit code."""
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -66,6 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         is_resumable = bool(words) and words[0] in RESUMABLE
         hint = "; run the same command again to resume from the last checkpoint" if is_resumable else ""
         errors.say(f"incseg: interrupted{hint}.")
+        return 1
+    except BrokenPipeError:  # nobody reads on, as in "incseg train --help | head"
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it ends
         return 1
     return 0
 
