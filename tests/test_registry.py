@@ -130,6 +130,11 @@ def test_a_plugin_that_was_mended_can_be_loaded(tmp_path: Path) -> None:
         ("__main__.py", "x = 1", "has the name of another Python module, '__main__': rename it"),
         ("json.py", "x = 1", "has the name of another Python module, 'json': rename it"),
         ("takes.py", METHOD.format(name="mib", arguments=""), "cannot be loaded: two methods are called 'mib': one in"),
+        (
+            "path.py",
+            'from incseg.datasets import dataset\n\n@dataset("a/b", "mine")\ndef open_it(root): ...\n',
+            "a dataset cannot be called 'a/b'",
+        ),
         ("sum.py", METHOD.format(name="a+b", arguments=""), "a method cannot be called 'a+b'"),
         ("section.py", METHOD.format(name="data", arguments=""), "a method cannot be called 'data'"),
         (

@@ -18,6 +18,7 @@ from incseg.metrics import mean, nan_if_none
 from incseg.protocol import Protocol
 
 MODEL_FILE = "model.safetensors"
+RESULT = ("protocol", "method", "seed", "settings", "classes", "steps")  # what every result.json says
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,9 @@ class Run:
             raise InputError(f"{folder} holds no {path.name}: give the folder of a run with at least one step done.")
         try:
             result = json.loads(path.read_text(encoding="utf-8"))
+            missing = [name for name in RESULT if name not in result]
+            if missing:
+                raise KeyError(missing[0])
             return cls(folder, result, label=result["method"])
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise InputError(f"{path} is not a result of incseg ({type(error).__name__}: {error}).") from None

@@ -70,6 +70,13 @@ def test_a_configuration_reads_back_as_written(tmp_path: Path) -> None:
     assert from_yaml(path) == config
 
 
+def test_a_configuration_that_was_spoilt_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("protocol: shapes/4-2\noptim: {epochs: x}\n")
+    with pytest.raises(InputError, match=r"optim.epochs cannot be 'x': .* \(in .*config\.yaml\)"):
+        from_yaml(path)
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

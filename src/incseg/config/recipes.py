@@ -74,7 +74,10 @@ def to_yaml(config: RunConfig) -> str:
 
 def from_yaml(path: Path) -> RunConfig:
     """Read a run's ``config.yaml``."""
-    return validate(_read_yaml(path))
+    try:
+        return validate(_read_yaml(path))
+    except InputError as error:
+        raise InputError(f"{error} (in {path})") from None
 
 
 def _published(name: str) -> dict[str, Any]:

@@ -138,6 +138,8 @@ def dataset(
     """Register ``open(root) -> Source`` under a name. It lists files; whether they are there is checked elsewhere."""
 
     def register(opener: Opener) -> Opener:
+        if "/" in name or not name:
+            raise InputError(f"a dataset cannot be called '{name}': it is the first word of DATASET/TASK/SETTING.")
         DATASETS.add(DatasetEntry(name, summary, opener, tasks, published_images, disjoint), opener)
         return opener
 
