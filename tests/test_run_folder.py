@@ -1,7 +1,6 @@
 """The names of a run's files, and which file a person means by MODEL."""
 
 import ast
-import json
 from pathlib import Path
 
 import pytest
