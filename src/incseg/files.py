@@ -1,4 +1,4 @@
-"""Writing files so that a crash, or a reader beside us, never meets half of one."""
+"""Reading and writing files: what cannot be done is said in a sentence, and no crash leaves half of a file."""
 
 import os
 import shutil
@@ -15,6 +15,18 @@ def expanded(path: Path) -> Path:
         return path.expanduser()
     except RuntimeError:
         raise InputError(f"{path} cannot be used: there is no user {path.parts[0].removeprefix('~')!r} here.") from None
+
+
+def read_text(path: Path) -> str:
+    """The text of a file that a person wrote; that it is missing is for the caller to say."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not UTF-8 text; save it in that encoding.") from None
 
 
 def usable_folder(path: Path) -> None:

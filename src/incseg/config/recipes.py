@@ -8,6 +8,7 @@ import yaml
 
 from incseg.config.settings import RunConfig, names_in, validate
 from incseg.errors import InputError
+from incseg.files import read_text
 from incseg.protocol import Protocol
 
 Layer = Mapping[str, Any]
@@ -87,13 +88,9 @@ def _published(name: str) -> dict[str, Any]:
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.safe_load(read_text(path))
     except FileNotFoundError:
         raise InputError(f"there is no file {path}.") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not UTF-8 text; save it in that encoding.") from None
     except yaml.YAMLError as error:
         raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):

@@ -9,6 +9,7 @@ from typing import Literal
 from torch import Tensor
 
 from incseg.errors import InputError
+from incseg.files import read_text
 from incseg.protocol import IGNORE
 from incseg.registry import Registry
 
@@ -77,13 +78,9 @@ class Source:
 def read_lines(path: Path) -> list[str]:
     """The non-empty lines of a text file, stripped."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except FileNotFoundError:
         raise InputError(f"{path} is missing.") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not UTF-8 text; save it in that encoding.") from None
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
