@@ -1,13 +1,17 @@
 """The architecture, checked: imports go one way, and nothing hides in a drawer without a name."""
 
 import ast
+import importlib
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from incseg.methods import method_names
 
-SOURCE = Path(__file__).parents[1] / "src" / "incseg"
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "incseg"
 
 # Who may import whom, besides themselves. Leaves are open to all.
 LEAVES = {
@@ -61,6 +65,33 @@ def test_imports_go_one_way() -> None:
     assert not wrong
 
 
+def test_the_table_goes_down_the_layers_of_the_design() -> None:
+    layers = [
+        ["__main__", "cli", "__init__"],
+        ["engine", "deploy", "report", "paper", "bench"],
+        ["methods", "curriculum", "loading"],
+        ["models", "losses", "datasets"],
+        sorted(LEAVES - {"__init__"}),
+    ]
+    depth = {package: index for index, layer in enumerate(layers) for package in layer}
+    assert depth.keys() == ALLOWED.keys()
+    upwards = [f"{one} -> {other}" for one in ALLOWED for other in ALLOWED[one] if depth[other] < depth[one]]
+    assert not upwards
+
+
+def test_every_import_in_the_documents_exists() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    found = [
+        (page.name, module, name.strip())
+        for page in pages
+        for module, names in re.findall(r"^from (incseg[\w.]*) import ([\w, ]+)$", page.read_text(), flags=re.MULTILINE)
+        for name in names.split(",")
+    ]
+    assert len(found) > 5
+    missing = [line for line in found if not hasattr(importlib.import_module(line[1]), line[2])]
+    assert not missing
+
+
 def test_the_rule_itself_allows_no_cycle() -> None:
     order: list[str] = []
     waiting = dict(ALLOWED)
@@ -75,6 +106,11 @@ def test_the_rule_itself_allows_no_cycle() -> None:
 @pytest.mark.parametrize("name", ["utils", "helpers", "common", "misc"])
 def test_no_drawer_without_a_name(name: str) -> None:
     assert not list(SOURCE.rglob(f"{name}.py"))
+
+
+def test_no_two_files_have_one_name() -> None:
+    counted = Counter(path.name for path in SOURCE.rglob("*.py") if path.name != "__init__.py")
+    assert not [name for name, count in counted.items() if count > 1]
 
 
 def test_the_engine_names_no_method() -> None:

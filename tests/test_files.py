@@ -4,7 +4,7 @@ import pytest
 
 from incseg import cli
 from incseg.errors import InputError
-from incseg.files import replacing, usable_file
+from incseg.files import expanded, replacing, usable_file, usable_folder
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -19,6 +19,12 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["file"]
 
 
+def test_a_home_folder_of_nobody_is_refused() -> None:
+    assert expanded(Path("~/x")) == Path.home() / "x"
+    with pytest.raises(InputError, match=r"~nobody-of-that-name/x cannot be used: there is no user"):
+        expanded(Path("~nobody-of-that-name/x"))
+
+
 def test_a_place_where_no_file_can_be_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usable_file(tmp_path / "new" / "folder" / "file")
     assert not (tmp_path / "new").exists()
@@ -28,9 +34,13 @@ def test_a_place_where_no_file_can_be_is_refused(tmp_path: Path, monkeypatch: py
         usable_file(tmp_path)
     with pytest.raises(InputError, match="there is a file"):
         usable_file(tmp_path / "there" / "file")
+    with pytest.raises(InputError, match="File name too long"):
+        usable_folder(tmp_path / ("x" * 300))
     monkeypatch.setattr("os.access", lambda *_: False)  # whoever runs the tests may be allowed everything
-    with pytest.raises(InputError, match=f"new/file cannot be written: {tmp_path} is write-protected"):
+    with pytest.raises(InputError, match=f"new cannot be written: {tmp_path} is write-protected"):
         usable_file(tmp_path / "new" / "file")
+    with pytest.raises(InputError, match="is write-protected"):
+        usable_folder(tmp_path / "new")
 
 
 @pytest.mark.parametrize("command", [["data", "split", "shapes/4-2"], ["data", "check", "shapes"]])

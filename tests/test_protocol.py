@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from incseg.errors import InputError
@@ -29,9 +31,10 @@ def test_a_task_cuts_the_classes_into_steps(task: str, classes: int, sizes: list
     assert found[-1].num_classes == classes + 1
 
 
-@pytest.mark.parametrize("task", ["15-4", "20-1", "25-5", "0-5", "15", "x-1", "15-", "-1", "10-5-4", "", "Offline"])
+@pytest.mark.parametrize("task", ["15-4", "20-1", "25-5", "0-5", "15", "x-1", "15-", "-1", "10-5-4", "", "Offline",
+                                  "+15-5", " 15-5", "15- 5", "1_5-5", "１５-5", "015-5", "15-5-"])  # fmt: skip
 def test_a_task_that_does_not_fit_is_refused_by_name(task: str) -> None:
-    with pytest.raises(InputError, match=task or "''"):
+    with pytest.raises(InputError, match=re.escape(task or "''")):
         steps(task, 20)
 
 

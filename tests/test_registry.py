@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from incseg import methods, registry
+from incseg.cli.arguments import read_arguments
+from incseg.cli.train import train
 from incseg.datasets.source import DATASETS
 from incseg.errors import InputError
 from incseg.methods.parsing import METHODS
-from incseg.registry import Registry, load_plugin
+from incseg.registry import PLUGINS, Registry, load_plugin
 
 METHOD = """
 from incseg.methods import CrossEntropy, register_method
@@ -34,6 +36,7 @@ def _forget_plugins() -> Iterator[None]:
     """What a test registers or imports is gone after it."""
     assert METHODS.names()  # a built-in that a test imports first would not be registered again after it
     assert DATASETS.names()
+    plugins = list(PLUGINS)
     before = copy.copy(METHODS.__dict__), copy.copy(DATASETS.__dict__)
     METHODS._items, METHODS._origins = dict(METHODS._items), dict(METHODS._origins)
     DATASETS._items, DATASETS._origins = dict(DATASETS._items), dict(DATASETS._origins)
@@ -41,6 +44,7 @@ def _forget_plugins() -> Iterator[None]:
     yield
     METHODS.__dict__.update(before[0])
     DATASETS.__dict__.update(before[1])
+    PLUGINS[:] = plugins
     sys.path[:] = path
     for name in set(sys.modules) - modules:
         if not name.startswith(("incseg", "torch")):
@@ -67,7 +71,8 @@ def test_a_name_is_found_and_a_misspelt_one_gets_a_hint() -> None:
     with pytest.raises(InputError) as caught:
         basket.find("aple", "aple+pear")
     assert str(caught.value) == (
-        "'aple' in 'aple+pear' is not a fruit: choose from apple, pear, or none. Did you mean 'apple'?"
+        "'aple' in 'aple+pear' is not a fruit: choose from apple, pear, or none. Did you mean 'apple'? "
+        "If a file of yours defines this fruit, add --plugin FILE."
     )
 
 
@@ -87,8 +92,21 @@ def test_a_plugin_adds_methods_with_settings(tmp_path: Path) -> None:
     file.write_text(METHOD.format(name="mine", arguments="strength: float = 1.0"))
     load_plugin(file)
     load_plugin(file)  # twice is once
+    assert file in PLUGINS
+    assert len(set(PLUGINS)) == len(PLUGINS)
     assert "mine" in methods.method_names()
     assert methods.parse("mine+ewf", {"mine": {"strength": 2}}).name == "mine+ewf"
+
+
+def test_settings_of_a_plugin_are_read_whatever_their_names(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    file = tmp_path / "my_underscores.py"
+    file.write_text(METHOD.format(name="my_method", arguments="some_weight: float = 1.0, copy: bool = True"))
+    load_plugin(file)
+    for name in ("my_method.some_weight", "my-method.some-weight"):
+        words = ["shapes/4-2", "--method", "my_method", f"--{name}", "3", "--my_method.copy", "false"]
+        given = read_arguments(train, words, "incseg train")
+        assert given["settings"] == {"my_method": {"some_weight": 3.0, "copy": False}}
+    assert not [warning for warning in recwarn if "shadows" in str(warning.message)]
 
 
 def test_a_plugin_that_was_mended_can_be_loaded(tmp_path: Path) -> None:
@@ -109,8 +127,21 @@ def test_a_plugin_that_was_mended_can_be_loaded(tmp_path: Path) -> None:
         ("a.b.py", "x = 1", "is not a Python file: its name must be like my_file.py"),
         ("prose.py", "please learn from this", "cannot be loaded: SyntaxError"),
         ("quits.py", "raise SystemExit(3)", "cannot be loaded: SystemExit: 3"),
+        ("__main__.py", "x = 1", "has the name of another Python module, '__main__': rename it"),
         ("json.py", "x = 1", "has the name of another Python module, 'json': rename it"),
         ("takes.py", METHOD.format(name="mib", arguments=""), "cannot be loaded: two methods are called 'mib': one in"),
+        (
+            "path.py",
+            'from incseg.datasets import dataset\n\n@dataset("a/b", "mine")\ndef open_it(root): ...\n',
+            "a dataset cannot be called 'a/b'",
+        ),
+        ("sum.py", METHOD.format(name="a+b", arguments=""), "a method cannot be called 'a+b'"),
+        ("section.py", METHOD.format(name="data", arguments=""), "a method cannot be called 'data'"),
+        (
+            "hidden.py",
+            METHOD.format(name="hidden", arguments="_x: int = 1"),
+            "'_x' of the method 'hidden' may not begin",
+        ),
         ("bare.py", METHOD.format(name="bare", arguments="weight"), "'weight' of the method 'bare' needs a default"),
     ],
 )
@@ -154,5 +185,5 @@ def test_a_broken_entry_point_is_named_and_the_others_are_loaded(
     with pytest.raises(InputError) as caught:
         basket.find("kiwi")
     assert str(caught.value) == f"the fruit 'kiwi' is not available: {reason}."
-    with pytest.raises(InputError, match=r"'fig' is not a fruit: .* Note that the plugin 'kiwi'"):
+    with pytest.raises(InputError, match=r"'fig' is not a fruit: .* add --plugin FILE. Note that the plugin 'kiwi'"):
         basket.find("fig")

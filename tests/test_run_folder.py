@@ -1,7 +1,6 @@
 """The names of a run's files, and which file a person means by MODEL."""
 
 import ast
-import json
 from pathlib import Path
 
 import pytest
@@ -71,6 +70,7 @@ def test_a_model_file_knows_its_run(tiny_run: Path, tmp_path: Path) -> None:
 def test_a_result_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"holds no result\.json"):
         Run.read(tmp_path)
-    RunFolder(tmp_path).result.write_text(json.dumps({"steps": []}))
-    with pytest.raises(InputError, match="not a result of incseg"):
-        Run.read(tmp_path)
+    for text in ('{"steps": []}', '{"method": "mib", "seed": 1}', "[1]", "5", "no JSON"):
+        RunFolder(tmp_path).result.write_text(text)
+        with pytest.raises(InputError, match="not a result of incseg"):
+            Run.read(tmp_path)

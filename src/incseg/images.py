@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from incseg.errors import InputError
+from incseg.files import expanded
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp"}
 Pixels = NDArray[np.uint8]  # (H, W, 3) RGB
@@ -175,7 +176,7 @@ def find_images(given: Sequence[str | Path], leave_out: Path | None = None) -> l
     excluded = None if leave_out is None else leave_out.resolve()
     found: dict[Path, tuple[Path, Path]] = {}  # resolved path -> the path as given, and relative to its folder
     for text in given:
-        images = [(path.resolve(), path, name) for path, name in _images_of(Path(text).expanduser())]
+        images = [(path.resolve(), path, name) for path, name in _images_of(expanded(Path(text)))]
         images = [image for image in images if excluded not in image[0].parents]
         if not images:
             suffixes = ", ".join(sorted(IMAGE_SUFFIXES))

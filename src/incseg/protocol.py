@@ -5,6 +5,7 @@ are learnt. So a classifier only ever grows at its end, whatever the dataset's o
 """
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -101,15 +102,13 @@ def steps(task: str, num_foreground: int, dataset: str = "the dataset") -> list[
 def _step_sizes(task: str, num_foreground: int, dataset: str) -> list[int]:
     if task == "offline":
         return [num_foreground]
-    try:
-        sizes = [int(field) for field in task.split("-")]
-    except ValueError:
-        sizes = []
-    if len(sizes) < 2 or min(sizes) < 1:
+    is_task = re.fullmatch(r"[1-9][0-9]*(-[1-9][0-9]*)+", task)  # int() alone also takes " 4", "+4" and "４"
+    if not is_task:
         raise InputError(
             f"'{task}' is not a task: write 'offline', 'A-B' (A classes first, then B at a time, as in 15-5), "
             "or the size of every step (4-2-2)."
         )
+    sizes = [int(field) for field in task.split("-")]
     if len(sizes) == 2:
         first, each = sizes
         later, left_over = divmod(num_foreground - first, each)

@@ -19,6 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from incseg.console import Console
 from incseg.errors import InputError, closest
+from incseg.files import expanded
 
 
 class Named(Protocol):
@@ -78,10 +79,11 @@ class Registry(Generic[Item]):
         if name in self._broken:
             raise InputError(f"the {self.kind} '{name}' is not available: {self._broken[name]}.")
         written = f"'{name}' in '{text}'" if text not in ("", name) else f"'{name}'"
+        plugin = f" If a file of yours defines this {self.kind}, add --plugin FILE."
         broken = "".join(f" Note that {reason}." for reason in self._broken.values())
         raise InputError(
             f"{written} is not a {self.kind}: choose from {', '.join(names)}{self.advice}."
-            f"{closest(name, names)}{broken}"
+            f"{closest(name, names)}{plugin}{broken}"
         )
 
     def _load(self) -> None:
@@ -109,9 +111,13 @@ def import_modules(package: str) -> None:
         importlib.import_module(f"{package}.{module.name}")
 
 
+PLUGINS: list[Path] = []
+"""Files that were loaded, for the commands of further processes that need them too."""
+
+
 def load_plugin(path: Path) -> None:
     """Import a single Python file, whose decorators register methods or datasets."""
-    path = path.expanduser().resolve()
+    path = expanded(path).resolve()
     if not path.is_file():
         raise InputError(f"the plugin {path} is not a file: give the path of a Python file.")
     if path.suffix != ".py" or "." in path.stem:
@@ -121,13 +127,15 @@ def load_plugin(path: Path) -> None:
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     importlib.invalidate_caches()
-    found = importlib.util.find_spec(name)
+    found = importlib.util.find_spec(name) if name != "__main__" else None
     if found is None or found.origin is None or Path(found.origin).resolve() != path:
         raise InputError(f"the plugin {path} has the name of another Python module, '{name}': rename it.")
     try:
         importlib.import_module(name)
     except (Exception, SystemExit) as error:  # it runs code of others, which may raise anything
         raise InputError(f"the plugin {path} cannot be loaded: {_in_one_line(error)}.") from error
+    if path not in PLUGINS:
+        PLUGINS.append(path)
 
 
 def _origin(definition: Callable[..., Any]) -> str:

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from incseg.errors import InputError
-from incseg.files import replacing
+from incseg.files import expanded, replacing
 from incseg.metrics import mean, nan_if_none
 from incseg.protocol import Protocol
 
 MODEL_FILE = "model.safetensors"
+RESULT = ("protocol", "method", "seed", "settings", "classes", "steps")  # what every result.json says
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class RunFolder:
 
 def model_file(path: Path, step: int | None = None) -> Path:
     """The file that a person means by MODEL: a run's last finished step, a ``step-K`` folder, or a file."""
-    path = path.expanduser()
+    path = expanded(path)
     if not path.exists():
         raise InputError(f"there is no model {path}: give the folder of a run, a step-K folder or a .safetensors file.")
     run, steps = RunFolder(path), RunFolder(path).finished_steps
@@ -173,6 +174,9 @@ class Run:
             raise InputError(f"{folder} holds no {path.name}: give the folder of a run with at least one step done.")
         try:
             result = json.loads(path.read_text(encoding="utf-8"))
+            missing = [name for name in RESULT if name not in result]
+            if missing:
+                raise KeyError(missing[0])
             return cls(folder, result, label=result["method"])
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise InputError(f"{path} is not a result of incseg ({type(error).__name__}: {error}).") from None

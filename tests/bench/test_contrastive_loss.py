@@ -7,6 +7,7 @@ import torch
 
 from incseg.bench import contrastive_loss as bench
 from incseg.bench.measure import Hardware
+from incseg.errors import InputError
 
 
 def test_writes_a_table_and_a_plot_that_name_the_hardware(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -20,6 +21,17 @@ def test_writes_a_table_and_a_plot_that_name_the_hardware(tmp_path: Path, capsys
         for name in ("release (dense)", "eager", "chunked"):
             assert f"| {n} | {m} | {name} | " in text
     assert str(table) in capsys.readouterr().out
+
+
+def test_what_cannot_be_measured_is_refused_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for size in (0, -5):
+        with pytest.raises(InputError, match=f"--sizes {size} is too small to measure"):
+            bench.benchmark_contrastive(out=tmp_path, sizes=(32, size), device="cpu")
+    with pytest.raises(InputError, match="is a file"):
+        bench.benchmark_contrastive(out=Path(__file__), device="cpu")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(InputError, match="--device cuda needs a GPU"):
+        bench.benchmark_contrastive(out=tmp_path, device="cuda")
 
 
 def test_leaves_out_what_does_not_fit_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from incseg.bench import iteration as step
 from incseg.bench.iteration import benchmark_step
+from incseg.errors import InputError
 
 
 def test_every_method_is_measured_beside_ft(tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,3 +18,8 @@ def test_every_method_is_measured_beside_ft(tiny_folder: Path, tmp_path: Path, m
     table = benchmark_step(["mib", "ewc", "mib"], str(recipe), tiny_folder, device="cpu")
     assert [row[0] for row in table.rows] == ["ft", "mib", "ewc"]
     assert table.rows[1][1:] == ["5.0", "1.00", "1.00"]
+
+
+def test_a_single_step_is_refused() -> None:
+    with pytest.raises(InputError, match="shapes/offline has a single step"):
+        benchmark_step(["mib"], "shapes/offline")

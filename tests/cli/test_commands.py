@@ -77,10 +77,17 @@ def test_lists_fit_a_small_terminal(
         (["data", "spit"], "no command 'incseg data spit': use one of prepare, check, split. Did you mean 'split'?"),
         (["list", "things"], "invalid choice 'things'"),
         (["train"], "Missing from incseg train: RECIPE"),
-        (["train", "shapes/4-2", "another"], "Unrecognized options: another"),
+        (["train", "shapes/4-2", "another"], "Unrecognized options: another. See: incseg train --help."),
         (["train", "shapes/4-2", "--metod", "mib"], "no option --metod. Did you mean '--method'?"),
         (["train", "shapes/4-2", "--settings", "3"], "no option --settings"),
         (["train", "shapes/4-2", "--seed", "x"], "--seed cannot be 'x': it takes a whole number"),
+        (["train", "shapes/4-2", "--seed"], "--seed needs a value"),
+        (["train", "shapes/4-2", "--data-root", ""], "--data-root needs a value"),
+        (["train", "shapes/4-2", "--data-root", "/tmp"], "'shapes' is embedded and has no folder"),
+        (["train", "shapes/4-2", "--data.root", "~nobody-of-that-name"], "there is no user 'nobody-of-that-name' here"),
+        (["predict", "~nobody-of-that-name", "x.png"], "there is no user 'nobody-of-that-name' here"),
+        (["train", "shapes/4-２"], "'4-２' is not a task"),
+        (["train", "shapes/4-2", "--optim.learning-rate", "inf"], "optim.learning_rate cannot be 'inf'"),
         (["train", "shapes/4-2", "--optim.epochs"], "--optim.epochs needs a value"),
         (["train", "shapes/4-2", "--optim.epochs", "--seed", "3"], "--optim.epochs needs a value"),
         (["train", "shapes/4-2", "--data.class-order", ""], "--data.class-order needs a value"),
@@ -117,6 +124,8 @@ def test_lists_fit_a_small_terminal(
         (["report", "/nowhere"], "holds no result.json"),
         (["eval", "/nowhere"], "not the folder of a run"),
         (["report", "x", "--optim.epochs", "3"], "are taken only by 'incseg train'"),
+        (["import", "x.pth", "--classes", "/", "--out", "x"], "/ cannot be read: Is a directory"),
+        (["data", "prepare", "voc", "--root", __file__], "is a file"),
         (["reproduce", "voc"], "'voc' is not a table"),
         (["reproduce", "1", "--rows", "mbi"], "Did you mean 'mib'?"),
         (["reproduce", "1", "--dry-run", "--optim.epoch", "3"], "no setting 'optim.epoch'"),
@@ -184,6 +193,24 @@ def test_a_plugin_is_loaded_before_the_command(
     for arguments in (["list", "recipes", "--plugin"], ["--plugin", "--help"], ["--plugin="]):
         assert run(*arguments) == 2
         assert "--plugin needs a value: a Python file" in capsys.readouterr().err
+
+
+def test_help_may_be_cut_off_by_its_reader() -> None:
+    command = f"{sys.executable} -m incseg train --help | true"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert not done.stderr
+
+
+def test_a_broken_plugin_stops_a_command_but_not_a_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = tmp_path / "broken_plugin.py"
+    broken.write_text("1 / 0\n")
+    reason = f"the plugin {broken} cannot be loaded: ZeroDivisionError: division by zero."
+    assert run("list", "recipes", "--plugin", broken) == 0
+    shown = capsys.readouterr()
+    assert shown.err == f"{reason} It is left out.\n"
+    assert "demo" in shown.out
+    assert run("train", "shapes/4-2", "--plugin", broken) == 2
+    assert capsys.readouterr().err == f"incseg: {reason}\n"
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,13 @@ def test_a_configuration_reads_back_as_written(tmp_path: Path) -> None:
     assert from_yaml(path) == config
 
 
+def test_a_configuration_that_was_spoilt_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("protocol: shapes/4-2\noptim: {epochs: x}\n")
+    with pytest.raises(InputError, match=r"optim.epochs cannot be 'x': .* \(in .*config\.yaml\)"):
+        from_yaml(path)
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -77,6 +84,7 @@ def test_a_configuration_reads_back_as_written(tmp_path: Path) -> None:
         ({"optm": {"epochs": 3}}, "'optm' is neither .* Did you mean 'optim'"),
         ({"optim": {"epochs": "many"}}, "optim.epochs cannot be 'many'"),
         ({"optim": {"epochs": 0}}, "optim.epochs cannot be 0"),
+        ({"optim": {"learning_rate": float("inf")}}, "optim.learning_rate cannot be inf"),
         ({"data": {"crop_size": 100}}, "multiple of 32"),
         ({"seeed": 3}, "no setting 'seeed'. Did you mean 'seed'"),
         ({"method": "mib", "ucd": {"temperature": 1}}, "'ucd' is neither"),
@@ -90,11 +98,12 @@ def test_what_is_wrong_is_said_in_one_sentence(overrides: dict[str, object], mes
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("optim: {epochs: 3}", "names no protocol"), ("- a\n- b", "must hold settings"), ("a: [", "not valid YAML")],
-)
+    [("optim: {epochs: 3}", "names no protocol"), ("- a\n- b", "must hold settings"), ("a: [", "not valid YAML"),
+     ("protocol: shapes/4-2\n5: 3", "must hold settings by name"), ("ä: 1", "not UTF-8 text")],
+)  # fmt: skip
 def test_recipe_files_that_are_none(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "bad.yaml"
-    path.write_text(text)
+    path.write_bytes(text.encode("latin-1"))
     with pytest.raises(InputError, match=message):
         load_recipe(str(path))
 
@@ -102,3 +111,9 @@ def test_recipe_files_that_are_none(tmp_path: Path, text: str, message: str) -> 
 def test_a_missing_recipe_file_is_named() -> None:
     with pytest.raises(InputError, match=r"there is no file nowhere\.yaml"):
         load_recipe("nowhere.yaml")
+
+
+def test_a_folder_named_like_a_recipe_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "folder.yaml").mkdir()
+    with pytest.raises(InputError, match=r"folder\.yaml cannot be read: Is a directory"):
+        load_recipe(str(tmp_path / "folder.yaml"))

@@ -169,5 +169,5 @@ def test_bad_input_gets_one_sentence(
 def test_a_root_that_cannot_be_written(web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets, "ADE20K", Archive(f"{web.address}/x.zip", "", ""))
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"ade20k cannot be prepared in .*file"):
+    with pytest.raises(InputError, match=r"below cannot be used as a folder: .*file is a file"):
         datasets.prepare("ade20k", tmp_path / "file" / "below", unwatched)

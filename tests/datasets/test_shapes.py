@@ -1,9 +1,13 @@
+from pathlib import Path
+
+import pytest
 import torch
 
 from incseg.curriculum.rules import training_images
 from incseg.datasets import open_source
 from incseg.datasets.scan import class_presence
 from incseg.datasets.shapes import CLASSES, draw
+from incseg.errors import InputError
 from incseg.protocol import Setting, steps
 
 
@@ -30,6 +34,11 @@ def test_old_and_future_classes_lie_in_the_images_of_every_step() -> None:
         assert len(shown) > 200
         for other in (*step.old, *step.future):
             assert sum(other in ids for ids in shown) > 10
+
+
+def test_a_folder_for_the_embedded_dataset_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"'shapes' is embedded and has no folder: leave --data-root out"):
+        open_source("shapes", tmp_path)
 
 
 def test_train_and_val_differ() -> None:

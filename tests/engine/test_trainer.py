@@ -394,6 +394,21 @@ def test_tasks_that_begin_alike_share_a_first_step(quick_config: MakeConfig, tmp
         train(quick_config("ft", task="1-1"), tmp_path / "other", first_step=tmp_path / "ft")
 
 
+def test_a_first_step_with_a_solved_head_is_shared_only_with_the_same_head(
+    quick_config: MakeConfig, tmp_path: Path
+) -> None:
+    train(quick_config("analytic"), tmp_path / "solved")
+    other = quick_config("analytic").model_copy(update={"settings": {"analytic": {"ridge": 2.0}}})
+    for config in (quick_config("ft"), other):
+        with pytest.raises(
+            InputError, match="'analytic' solved its head in closed form, and this run would have another"
+        ):
+            train(config, tmp_path / "run", first_step=tmp_path / "solved")
+        assert not (tmp_path / "run").exists()
+        assert first_step_identity(config) != first_step_identity(quick_config("analytic"))
+    train(quick_config("analytic"), tmp_path / "same", first_step=tmp_path / "solved")
+
+
 def test_a_first_step_of_another_kind_is_refused(quick_config: MakeConfig, tmp_path: Path) -> None:
     train(quick_config("ft", task="offline"), tmp_path / "other")
     with pytest.raises(InputError, match="cannot be shared: protocol is folder/offline"):

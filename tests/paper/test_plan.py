@@ -132,6 +132,13 @@ def test_data_lies_in_one_folder_or_in_one_per_dataset() -> None:
     assert [(c["recipe"].split("/")[0], c["--data-root"]) for c in both] == [("ade20k", "B"), ("voc", "A")]
 
 
+def test_plugins_are_passed_on_to_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    (run,) = make_plan("voc-main", rows=["ft"], columns=["15-5/disjoint"]).runs
+    monkeypatch.setattr("incseg.paper.planned_run.PLUGINS", [Path("/a b/one.py"), Path("/two.py")])
+    words = run.arguments()
+    assert [words[i + 1] for i, word in enumerate(words) if word == "--plugin"] == ["/a b/one.py", "/two.py"]
+
+
 @pytest.mark.parametrize(
     ("choice", "message"),
     [

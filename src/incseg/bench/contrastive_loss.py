@@ -11,11 +11,14 @@ from torch import Tensor
 
 from incseg.bench.measure import hardware, matmul_rate, median_milliseconds, peak_extra_bytes
 from incseg.console import Console
+from incseg.errors import InputError
+from incseg.files import usable_folder
 from incseg.losses import contrastive_distillation
 
 CHANNELS, CLASSES, TEMPERATURE = 256, 20, 0.07
 GPU_SIZES = (2048, 4096, 8192, 16384, 24576, 49152)
 CPU_SIZES = (1024, 2048, 4096)
+SMALLEST = 2  # anchors; the teacher then has one pixel
 # N×(N+M) float32 matrices alive at once in the dense implementations, which are skipped where these cannot fit.
 DENSE_MATRICES = 8
 
@@ -52,6 +55,11 @@ def benchmark_contrastive(
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InputError("--device cuda needs a GPU, and PyTorch finds none here: use cpu.")
+    if sizes and min(sizes) < SMALLEST:
+        raise InputError(f"--sizes {min(sizes)} is too small to measure: give {SMALLEST} anchor pixels or more.")
+    usable_folder(out)
     console, place = Console(), torch.device(device)
     ceiling = matmul_rate(place)
     found: list[Measurement] = []

@@ -11,6 +11,8 @@ from incseg.bench.measure import hardware, median_milliseconds_in_turns, peak_ex
 from incseg.config import RunConfig, load_recipe, merge
 from incseg.console import Table
 from incseg.engine.assembly import build, launch
+from incseg.errors import InputError
+from incseg.protocol import Protocol
 
 BATCHES, ROUNDS = 4, 12
 
@@ -28,7 +30,10 @@ def benchmark_step(
     """
     names = list(dict.fromkeys(["ft", *methods]))
     settings = merge({"engine": {"accelerator": device}}, {"data": {"root": data_root}} if data_root else {})
-    place, iterations = _prepared([load_recipe(recipe, merge(settings, {"method": name})) for name in names])
+    configs = [load_recipe(recipe, merge(settings, {"method": name})) for name in names]
+    if Protocol.parse(configs[0].protocol).task == "offline":
+        raise InputError(f"{recipe} has a single step: choose a protocol or recipe with at least two.")
+    place, iterations = _prepared(configs)
     memory = [peak_extra_bytes(iterate, place) for iterate in iterations]
     times = median_milliseconds_in_turns(iterations, rounds=ROUNDS, repeats=BATCHES)
     rows = [

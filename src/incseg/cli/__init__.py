@@ -1,5 +1,6 @@
 """The command line: finds the command, calls it with what was written, and turns what went wrong into an exit code."""
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,7 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     errors = Console(stderr=True)
     try:
-        words = _load_plugins(words)
+        plugins, words = _take_plugins(words)
+        _load_plugins(plugins, needed=words[:1] != ["list"])
         _run(Group(DESCRIPTION, COMMANDS), words, "incseg")
     except (InputError, TrainingError, IncompleteError) as error:
         if is_rank_zero():
@@ -68,6 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         is_resumable = bool(words) and words[0] in RESUMABLE
         hint = "; run the same command again to resume from the last checkpoint" if is_resumable else ""
         errors.say(f"incseg: interrupted{hint}.")
+        return 1
+    except BrokenPipeError:  # nobody reads on, as in "incseg train --help | head"
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it ends
         return 1
     return 0
 
@@ -118,8 +123,9 @@ def _show_commands(group: Group, program: str) -> None:
         return
 
 
-def _load_plugins(words: Sequence[str]) -> list[str]:
-    """Load the files given with ``--plugin``, which may stand anywhere; return the other words."""
+def _take_plugins(words: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """The files given with ``--plugin``, which may stand anywhere, and the other words."""
+    files: list[Path] = []
     rest: list[str] = []
     waiting = list(words)
     while waiting:
@@ -132,5 +138,16 @@ def _load_plugins(words: Sequence[str]) -> list[str]:
             file = waiting.pop(0) if waiting and not waiting[0].startswith("--") else ""
         if not file:
             raise InputError("--plugin needs a value: a Python file that registers methods or datasets.")
-        registry.load_plugin(Path(file))
-    return rest
+        files.append(Path(file))
+    return files, rest
+
+
+def _load_plugins(files: Sequence[Path], *, needed: bool) -> None:
+    """Load plugins; a broken one that is not needed is only named."""
+    for file in files:
+        try:
+            registry.load_plugin(file)
+        except InputError as error:
+            if needed:
+                raise
+            Console(stderr=True).say(f"{error} It is left out.")

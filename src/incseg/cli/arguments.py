@@ -8,6 +8,7 @@ import contextlib
 import inspect
 import io
 import itertools
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -100,7 +101,8 @@ def _method_sections(config: RunConfig | None = None) -> dict[str, Section]:
         if entry.settings and (config is None or entry.name in names_in(config.method)):
             types = get_type_hints(entry.build, include_extras=True)
             fields: dict[str, Any] = {key: (types.get(key, Any), default) for key, default in entry.settings.items()}
-            kind = create_model(entry.name, __base__=Section, __doc__=entry.summary, **fields)
+            with warnings.catch_warnings(action="ignore"):  # a setting may be called like something of pydantic's
+                kind = create_model(entry.name, __base__=Section, __doc__=entry.summary, **fields)
             sections[entry.name] = kind.model_construct(**(config.settings.get(entry.name, {}) if config else {}))
     return sections
 
@@ -114,16 +116,22 @@ def _declared(sections: Sections) -> Iterator[tuple[str, str, FieldInfo]]:
 
 def _check_options(command: Callable[..., None], words: Sequence[str], sections: Sections) -> None:
     """Refuse options that do not exist, and settings without a value; tyro finds whatever else is wrong."""
-    names = [name for name in inspect.signature(command).parameters if name != "settings"]
-    options = [f"--{name}".replace("_", "-") for name in names]
-    options += [f"--{owner}.{key.replace('_', '-')}" for owner, key, _ in _declared(sections)]
+    parameters = {f"--{name}".replace("_", "-"): p for name, p in inspect.signature(command).parameters.items()}
+    parameters.pop("--settings", None)
+    settings = [f"--{owner}.{key}".replace("_", "-") for owner, key, _ in _declared(sections)]
+    single = {*settings, *(option for option, parameter in parameters.items() if _takes_one_value(parameter))}
     for word, following in itertools.pairwise([*words, "--"]):
         name, equals, value = word.partition("=")
         option = name.replace("_", "-")
-        if name.startswith("--") and len(name) > 2 and option not in options:
-            raise _unknown(option, options, sections)
-        if is_setting(word) and not (value if equals else _value_in(following)):
+        if name.startswith("--") and len(name) > 2 and option not in (*parameters, *settings):
+            raise _unknown(option, [*parameters, *settings], sections)
+        if option in single and name.startswith("--") and not (value if equals else _value_in(following)):
             raise InputError(f"{option} needs a value.")
+
+
+def _takes_one_value(parameter: inspect.Parameter) -> bool:
+    """Whether an option is followed by exactly one word: not a flag, nor a list of any length."""
+    return not isinstance(parameter.default, bool | tuple)
 
 
 def _value_in(word: str) -> str:
@@ -136,10 +144,11 @@ def _unknown(option: str, options: Sequence[str], sections: Sections) -> InputEr
     owner, dot, _ = name.partition(".")
     if not dot:
         return InputError(f"there is no option {option}.{closest(option, options)}")
-    if owner not in sections:
+    if owner not in {section.replace("_", "-") for section in sections}:
         accepted = f"use one of {', '.join(section_types())}, or a method's name (see: incseg list methods)"
+        plugin = f" If a file of yours defines the method '{owner}', add --plugin FILE."
         return InputError(
-            f"'{owner}' is neither a group of settings nor a method: {accepted}.{closest(owner, sections)}"
+            f"'{owner}' is neither a group of settings nor a method: {accepted}.{closest(owner, sections)}{plugin}"
         )
     own = [known.partition(".")[2] for known in names if known.startswith(f"{owner}.")]
     hint = closest(name, names) or f" The settings of '{owner}' are: {', '.join(own)}."
@@ -254,4 +263,4 @@ def _parse(collect: Callable[..., dict[str, Any]], words: Sequence[str], program
     _, *lines = (line.strip("│|╭╮╰╯+─- ") for line in printed.getvalue().splitlines())
     inside = itertools.dropwhile(lambda line: not line, lines)
     sentence = " ".join(itertools.takewhile(bool, inside))  # below the next rule is only advice
-    raise InputError(f"{' '.join(sentence.split())} See: {program} --help.")
+    raise InputError(f"{' '.join(sentence.replace('(required)', '').split()).rstrip('.')}. See: {program} --help.")

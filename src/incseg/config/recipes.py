@@ -8,6 +8,7 @@ import yaml
 
 from incseg.config.settings import RunConfig, names_in, validate
 from incseg.errors import InputError
+from incseg.files import read_text
 from incseg.protocol import Protocol
 
 Layer = Mapping[str, Any]
@@ -74,7 +75,10 @@ def to_yaml(config: RunConfig) -> str:
 
 def from_yaml(path: Path) -> RunConfig:
     """Read a run's ``config.yaml``."""
-    return validate(_read_yaml(path))
+    try:
+        return validate(_read_yaml(path))
+    except InputError as error:
+        raise InputError(f"{error} (in {path})") from None
 
 
 def _published(name: str) -> dict[str, Any]:
@@ -84,11 +88,11 @@ def _published(name: str) -> dict[str, Any]:
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.safe_load(read_text(path))
     except FileNotFoundError:
         raise InputError(f"there is no file {path}.") from None
     except yaml.YAMLError as error:
         raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
-    if not isinstance(values, dict):
+    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
         raise InputError(f"{path} must hold settings by name, such as 'protocol: voc/15-5/overlapped'.")
     return values

@@ -11,12 +11,13 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from incseg.errors import InputError, closest
+from incseg.files import expanded
 
 
 class Section(BaseModel):
     """A group of settings; an unknown name is an error, not a silent default."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     @field_validator("*", mode="before")
     @classmethod
@@ -78,7 +79,7 @@ class DataConfig(Section):
     @classmethod
     def _from_anywhere(cls, path: Path | None) -> Path | None:
         """Absolute, so that a run can be resumed from another folder, or with another spelling of the path."""
-        return None if path is None else path.expanduser().resolve()
+        return None if path is None else expanded(path).resolve()
 
 
 class Network(Section):

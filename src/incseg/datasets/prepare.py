@@ -12,7 +12,7 @@ from incseg.datasets import ReportProgress, Source, dataset_entry, open_source, 
 from incseg.datasets.archives import Archive, fetch, unpack
 from incseg.datasets.scan import in_threads
 from incseg.errors import InputError
-from incseg.files import replacing
+from incseg.files import replacing, usable_folder
 from incseg.images import index_image
 
 ADE20K = Archive(
@@ -59,6 +59,7 @@ def prepare(name: str, root: Path, show_progress: ShowProgress) -> Source:
     entry = dataset_entry(name)
     if name not in STEPS:
         raise InputError(f"'{name}' needs no preparation: {entry.summary}.")
+    usable_folder(root)
     try:
         if not _is_ready(name, root):
             STEPS[name](Preparation(root, show_progress))

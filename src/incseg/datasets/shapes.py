@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from incseg.datasets.source import Source, Split, dataset
+from incseg.errors import InputError
 from incseg.protocol import IGNORE
 from incseg.seeding import seed_from
 
@@ -64,8 +65,10 @@ CLASSES = ("background", *SHAPES)
 
 
 @dataset("shapes", f"embedded: {len(SHAPES)} kinds of patterned shapes, no files needed", tasks=("4-2", "4-4", "6-1"))
-def open_shapes(root: Path | None) -> Source:  # noqa: ARG001 - there are no files
+def open_shapes(root: Path | None) -> Source:
     """The embedded dataset; it takes no folder."""
+    if root is not None:
+        raise InputError("the dataset 'shapes' is embedded and has no folder: leave --data-root out.")
     return _source()
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 from torch import Tensor
 
 from incseg.errors import InputError
+from incseg.files import read_text
 from incseg.protocol import IGNORE
 from incseg.registry import Registry
 
@@ -77,11 +78,9 @@ class Source:
 def read_lines(path: Path) -> list[str]:
     """The non-empty lines of a text file, stripped."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except FileNotFoundError:
         raise InputError(f"{path} is missing.") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not UTF-8 text; save it in that encoding.") from None
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
@@ -136,6 +135,8 @@ def dataset(
     """Register ``open(root) -> Source`` under a name. It lists files; whether they are there is checked elsewhere."""
 
     def register(opener: Opener) -> Opener:
+        if "/" in name or not name:
+            raise InputError(f"a dataset cannot be called '{name}': it is the first word of DATASET/TASK/SETTING.")
         DATASETS.add(DatasetEntry(name, summary, opener, tasks, published_images, disjoint), opener)
         return opener
 

@@ -19,7 +19,7 @@ from incseg.errors import InputError
 from incseg.files import replacing
 from incseg.methods import Method, parse
 from incseg.models import Segmenter
-from incseg.models.storage import StepHistory, describe_model, load_model
+from incseg.models.storage import StepHistory, load_model
 from incseg.protocol import Protocol, Setting
 from incseg.run_folder import RunFolder
 
@@ -41,12 +41,13 @@ def check_first_step(source: Path, config: RunConfig, method: Method, curriculum
         # The model would be the same, but its scores are copied too, and a result must not mix two evaluations.
         scores = " (its scores come with it, and are of another evaluation)" if difference.split()[0] in SCORING else ""
         raise InputError(f"step 0 of {source} cannot be shared: {difference}{scores}.")
-    if not method.solves and describe_model(other.model(0)).architecture.closed_form is not None:
+    their_method = parse(theirs.method, theirs.settings)
+    if their_method.solves and solving_parts(their_method) != solving_parts(method):
         raise InputError(
-            f"'{method.name}' cannot train on from step 0 of {source}: its head was solved in closed form; give a run "
-            "of a method that trains, as 'ft'."
+            f"step 0 of {source} cannot be shared: '{theirs.method}' solved its head in closed form, and this run "
+            "would have another; give a run whose step 0 is only trained."
         )
-    there, here = first_step_parts(parse(theirs.method, theirs.settings)), first_step_parts(method)
+    there, here = first_step_parts(their_method), first_step_parts(method)
     if there != here:
         raise InputError(
             f"'{method.name}' trains step 0 differently from '{theirs.method}' of {source}: it needs its own "
@@ -61,6 +62,11 @@ def first_step_parts(method: Method) -> list[str]:
     """
     asked = [(replace(method, parts=(part,)).first_step, part) for part in method.parts]
     return sorted(f"{kind}: {part!r}" for kind, part in asked if kind)
+
+
+def solving_parts(method: Method) -> list[str]:
+    """The parts that solve a head after step 0, with all their settings: a solved head cannot be trained further."""
+    return sorted(repr(part) for part in method.parts if part.solves)
 
 
 def _described(parts: Sequence[str]) -> str:
@@ -78,7 +84,8 @@ def first_step_identity(config: RunConfig) -> str:
     first_classes = protocol.task if distributed else protocol.task.split("-")[0]
     ignored = ("protocol", *OF_LATER_STEPS)
     others = {name: value for name, value in flat_settings(config).items() if not name.startswith(ignored)}
-    parts = first_step_parts(parse(config.method, config.settings))
+    method = parse(config.method, config.settings)
+    parts = [*first_step_parts(method), *solving_parts(method)]
     return json.dumps([protocol.dataset, protocol.setting, first_classes, parts, others], sort_keys=True)
 
 

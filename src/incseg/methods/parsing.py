@@ -1,6 +1,7 @@
 """From names to methods: the decorator that registers one, and ``parse("mib+ucd")``."""
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -8,6 +9,7 @@ from typing import Any, ParamSpec
 
 from pydantic import ValidationError, validate_call
 
+from incseg.config import RunConfig, section_types
 from incseg.errors import InputError, closest
 from incseg.methods.method import Method, MethodSum
 from incseg.methods.part import Part, remembers, replays
@@ -15,6 +17,7 @@ from incseg.registry import Registry
 
 Settings = Mapping[str, Mapping[str, Any]]
 Arguments = ParamSpec("Arguments")
+NAME = re.compile(r"[\w-]+\+?")  # a plus inside would make it a sum, a dot a setting
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,14 @@ def register_method(
     """
 
     def register(list_parts: Callable[Arguments, Sequence[Part]]) -> Callable[Arguments, MethodSum]:
+        if not NAME.fullmatch(name) or name in RunConfig.model_fields:
+            raise InputError(
+                f"a method cannot be called '{name}': use letters, digits, - and _, and no name of a setting such as "
+                f"{', '.join(section_types())}."
+            )
         for setting, parameter in inspect.signature(list_parts).parameters.items():
+            if setting.startswith(("_", "model_")):  # as in pydantic, which reads them
+                raise InputError(f"the setting '{setting}' of the method '{name}' may not begin with _ or model_.")
             if parameter.default is inspect.Parameter.empty:
                 raise InputError(f"the setting '{setting}' of the method '{name}' needs a default value.")
         checked = validate_call(list_parts)

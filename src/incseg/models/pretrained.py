@@ -51,7 +51,10 @@ def read_state(path: Path) -> dict[str, Tensor]:
             return load_file(path)
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise InputError(f"the weights file {path} cannot be read: {error}") from error
+        reason = " ".join(f"{type(error).__name__} {error}".split())
+        raise InputError(
+            f"the weights file {path} cannot be read ({reason}): give a .safetensors or .pth file."
+        ) from error
     for name in ("state_dict", "model"):
         loaded = loaded.get(name, loaded) if isinstance(loaded, dict) else loaded
     if not isinstance(loaded, dict) or not all(isinstance(value, Tensor) for value in loaded.values()):

@@ -12,6 +12,7 @@ from incseg.errors import InputError
 from incseg.methods import parse
 from incseg.paper.tables import EVALUATION, Block, PaperRow
 from incseg.protocol import Protocol
+from incseg.registry import PLUGINS
 from incseg.run_folder import Run, RunFolder
 
 Settings = Mapping[str, Mapping[str, Any]]
@@ -103,6 +104,8 @@ class PlannedRun:
         words += ["--out", str(self.folder)]
         words += ["--data-root", str(self.data_root)] if self.data_root else []
         words += ["--first-step", str(first_step)] if first_step else []
+        for plugin in PLUGINS:
+            words += ["--plugin", str(plugin)]
         return words + list(_dotted(self.settings))
 
 
