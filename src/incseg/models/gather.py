@@ -22,7 +22,7 @@ from incseg.models.segmenter import STRIDE, Segmenter, padded_images
 from incseg.protocol import IGNORE
 
 # Memory is bounded by these and by the width squared, whatever the size and the number of the images.
-CELLS = 4096  # that are projected and added at once
+CELLS = 2048  # that are projected and added at once
 PIXELS = 2**20  # of images that go through the network together; a larger image goes alone
 
 
@@ -63,9 +63,9 @@ def feature_layout(
         raise InputError(f"a head can see 0 to {len(found)} stages of this encoder, not {stages}.")
     maps = [embedding, *(found[-1 - index] for index in range(stages))]
     channels = tuple(each.shape[1] for each in maps)
-    # Wider is a little better, and costs W² per cell. 3.5 times what is projected keeps the cost of gathering on a CPU
+    # Wider is a little better, and costs W² per cell. 10/3 times what is projected keeps the cost of gathering on a CPU
     # below 1.3 forward passes of a ResNet-18 ('incseg bench extend').
-    proportionate = 128 * round(3.5 * sum(channels) / 128)
+    proportionate = 128 * round(10 / 3 * sum(channels) / 128)
     chosen = width or min(default_width(num_classes), max(1024, proportionate))
     return FeatureLayout(
         channels=channels,
