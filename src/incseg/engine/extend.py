@@ -140,7 +140,10 @@ def _given(model: TrainedModel) -> GivenModel:
     if place is None:
         return GivenModel(model.segmenter, model.history, memory)
     run = from_yaml(place[0].config)
-    remembered_by = methods.parse(run.method, run.settings).first_step
+    try:
+        remembered_by = methods.parse(run.method, run.settings).first_step
+    except InputError:  # a method that is not installed here any more: nothing can continue from what it remembers
+        remembered_by = ""
     return GivenModel(model.segmenter, model.history, memory, remembered_by)
 
 

@@ -42,10 +42,10 @@ def check_first_step(source: Path, config: RunConfig, method: Method, curriculum
         scores = " (its scores come with it, and are of another evaluation)" if difference.split()[0] in SCORING else ""
         raise InputError(f"step 0 of {source} cannot be shared: {difference}{scores}.")
     their_method = parse(theirs.method, theirs.settings)
-    if their_method.solves and solving_parts(their_method) != solving_parts(method):
+    if their_method.solves and not method.solves:
         raise InputError(
-            f"step 0 of {source} cannot be shared: '{theirs.method}' solved its head in closed form, and this run "
-            "would have another; give a run whose step 0 is only trained."
+            f"step 0 of {source} cannot be shared: '{theirs.method}' solved its head in closed form, and "
+            f"'{method.name}' trains; give a run whose step 0 is only trained."
         )
     there, here = first_step_parts(their_method), first_step_parts(method)
     if there != here:

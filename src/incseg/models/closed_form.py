@@ -78,7 +78,7 @@ class RandomFeatures(nn.Module):
 
     def project(self, cells: Tensor) -> Tensor:
         """(…, D) → (…, W) φ."""
-        return F.linear(cells, self.projection[:, :-1], self.projection[:, -1]).relu()
+        return F.linear(cells, self.projection[:, :-1], self.projection[:, -1]).relu_()
 
 
 class ClosedFormHead(Head):
