@@ -78,8 +78,10 @@ def test_two_places_merged_equal_both_at_once(places: Path, solved_base: Path, t
     assert run("merge", places / "a", places / "b", "--out", tmp_path / "merged") == 0
     merged = incseg.load(tmp_path / "merged")
     assert merged.classes == at_once.classes == (*BASE, "ring", "moon")
-    assert difference(head(merged), head(at_once)) < 1e-6
-    assert difference(required_statistics(merged)[0].cells, required_statistics(at_once)[0].cells) < 1e-12
+    ours, theirs = (required_statistics(model)[0] for model in (merged, at_once))
+    assert difference(ours.cells, theirs.cells) < 1e-12
+    # Cells are multiplied in float32, in blocks that are cut elsewhere when both folders are one.
+    assert max(difference(ours.gram, theirs.gram), difference(ours.cross, theirs.cross)) < 1e-6
     for image in pictures(both):
         assert (merged.predict(image).ids == at_once.predict(image).ids).all()
     assert {5, 6} <= set(np.unique([merged.predict(image).ids for image in pictures(both)]))

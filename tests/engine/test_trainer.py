@@ -214,7 +214,7 @@ def statistics_in(run: Path, step: int) -> set[str]:
     return {name.removeprefix("ClosedForm.") for name in names if name.startswith("ClosedForm.")}
 
 
-STATISTICS = {"layout", "gram", "cross", "cells", "reference"}
+STATISTICS = {"fit", "layout", "gram", "cross", "cells", "reference"}
 
 
 @pytest.mark.parametrize("method", ["ft", "joint"])
