@@ -24,14 +24,16 @@ class Section(BaseModel):
     def _from_text(cls, value: object, info: ValidationInfo) -> object:
         """Read what pydantic does not: 'none', choices of numbers, lists with commas, and dictionaries as in YAML."""
         annotation = cls.model_fields[info.field_name or ""].annotation
-        kinds = {get_origin(kind) or kind for kind in (annotation, *get_args(annotation))}
+        alternatives = (annotation, *get_args(annotation))
+        kinds = {get_origin(kind) or kind for kind in alternatives}
         if value is None or (isinstance(value, str) and value.lower() == "none"):
             empty = () if tuple in kinds else value  # 'none' may also be a text like any other
             return None if type(None) in kinds else empty
-        if get_origin(annotation) is Literal:
-            return next((choice for choice in get_args(annotation) if str(choice) == value), value)
         if isinstance(value, str) and tuple in kinds:
             return tuple(item.strip() for item in value.split(","))
+        if Literal in kinds:
+            choices = [choice for kind in alternatives if get_origin(kind) is Literal for choice in get_args(kind)]
+            return next((choice for choice in choices if str(choice) == value), value)
         if isinstance(value, str) and dict in kinds:
             with contextlib.suppress(yaml.YAMLError):
                 return yaml.safe_load(value)
