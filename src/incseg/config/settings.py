@@ -90,11 +90,11 @@ class Network(Section):
     encoder: str = "resnet101"
     """Name of any smp or timm encoder."""
     decoder: str = "deeplabv3"
-    """Name of any smp decoder."""
+    """Name of any smp decoder, or deeplabv3-mib: DeepLab-v3's head as in the code of MiB, PLOP and UCD."""
     output_stride: int = 16
     """Stride of the embedding (deeplabv3 and deeplabv3plus: 8 or 16)."""
     decoder_options: dict[str, Any] = Field(default_factory=dict)
-    """Further arguments of the smp decoder by name."""
+    """Further arguments of the decoder by name."""
 
 
 class ModelConfig(Network):

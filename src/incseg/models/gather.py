@@ -25,8 +25,8 @@ from incseg.protocol import IGNORE
 # Memory is bounded by these and by the width squared, whatever the size and the number of the images.
 CELLS = 2048  # that are projected and added at once
 PIXELS = 2**20  # of images that go through the network together; a larger image goes alone
-# Random features per channel that is projected. Wider is a little better, and costs W² per cell: the first keeps an
-# extension on a CPU below 1.3 forward passes of a ResNet-18 over its images ('incseg bench extend').
+# Random features per channel that is projected. Wider is a little better, and costs W² per cell: with the first, an
+# extension on a CPU costs about 1.5 forward passes of a ResNet-18 over its images ('incseg bench extend').
 FRUGAL, GENEROUS = 10 / 3, 6.0
 
 
