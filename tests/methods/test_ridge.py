@@ -1,6 +1,9 @@
 """The closed-form head as a method: its settings, its steps, and its sums over several processes."""
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
@@ -11,6 +14,7 @@ from torch import Tensor
 from command_line import run
 from incseg import methods
 from incseg.batch import Batch
+from incseg.curriculum import Library
 from incseg.errors import InputError
 from incseg.methods import ClosedForm, Context
 from incseg.methods.ridge import _sum_over_processes
@@ -65,6 +69,21 @@ def test_a_run_of_two_steps_puts_the_solved_head_on_the_network() -> None:
     assert all(torch.equal(value, frozen[name]) for name, value in network.encoder.state_dict().items())
     assert said[-1].startswith("statistics of 3 classes for later extensions: ")
     assert statistics.num_classes == 4
+
+
+def test_a_class_that_no_cell_shows_is_named() -> None:
+    said, batch = list[str](), images(0, (0, 1))
+    batch.labels[:, 0, 0] = 2  # in a corner of a cell, never at its centre
+    given = replace(
+        of(FIRST, student(), batch, said), library=cast(Library, SimpleNamespace(classes=("", "cat", "wire")))
+    )
+    ClosedForm(width=40).end(given)
+    assert said[0].startswith(
+        "not learnt, because no cell of 16 pixels has its centre on it: wire; --analytic.soft true"
+    )
+    said.clear()
+    ClosedForm(width=40, fit=Fit(soft=True)).end(replace(given, student=student()))
+    assert not any("not learnt" in line for line in said)
 
 
 def test_statistics_of_features_that_training_moves_are_dropped() -> None:

@@ -65,6 +65,7 @@ class ClosedForm(Part):
         cells = context.pixel_counts() / statistics.layout.stride**2
         statistics = statistics.with_classes(cells[statistics.num_classes :])
         statistics = gather(context.student, statistics, context.whole_images(), self.fit, _sum_over_processes)
+        _name_unseen_classes(context, statistics)
         self.memory = {**statistics.state(), **self.fit.state()}
         size = sum(tensor.nbytes for tensor in self.memory.values())
         context.say(f"statistics of {statistics.num_classes - 1} classes for later extensions: {size / 1e6:.1f} MB")
@@ -89,6 +90,16 @@ class ClosedForm(Part):
             stride=self.stride,
             seed=self.seed,
             ratio=FRUGAL if self.carried else GENEROUS,
+        )
+
+
+def _name_unseen_classes(context: Context, statistics: Statistics) -> None:
+    """A class so thin that no cell shows it at its centre gets no score; better to know before using the model."""
+    unseen = [context.library.classes[c] for c in context.step.new if not statistics.cross[:, c].any()]
+    if unseen:
+        context.say(
+            f"not learnt, because no cell of {statistics.layout.stride} pixels has its centre on it: "
+            f"{', '.join(unseen)}; --analytic.soft true counts all pixels of a cell, --analytic.stride 8 is finer."
         )
 
 
