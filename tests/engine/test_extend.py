@@ -233,10 +233,13 @@ def test_a_model_with_statistics_learns_in_closed_form(
     assert "carries statistics of its training images, so the new classes are added in closed form" in shown
     assert "To train instead: --method mib+ucd" in shown
     assert "4 classes + ring: analytic, one pass over 8 images, no training" in shown
+    assert "has no effect" not in shown
     assert "epochs" not in shown
     before, given = (load_file(path / "step-0" / "model.safetensors") for path in (tmp_path / "out", solved_base))
     assert before.keys() == given.keys(), "before is the given model as it is, with its trained head"
     assert all(torch.equal(before[name], given[name]) for name in given)
+    assert run("extend", solved_base, "--data", new, "--out", tmp_path / "again", *DOTTED) == 0
+    assert "--optim.… has no effect here: the step is solved, not trained." in capsys.readouterr().out
     assert run("extend", solved_base, "--data", new, "--out", tmp_path / "trained", "--method", "ft", *DOTTED) == 0
     assert "closed form" not in capsys.readouterr().out
     assert open_model(tmp_path / "trained").segmenter.architecture.closed_form is None

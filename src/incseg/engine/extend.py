@@ -9,7 +9,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from incseg import methods
 from incseg.config import SCORING, Network, RunConfig, from_yaml, load_recipe, merge
-from incseg.console import Console, Table, percent
+from incseg.console import Console, Table, is_rank_zero, percent
 from incseg.curriculum.extension import BACKGROUND_NAMES, plain, refuse_clashes
 from incseg.datasets import Source, open_source
 from incseg.datasets.folder import LAYOUT
@@ -63,6 +63,8 @@ def extend(
     if not solves:
         _ = model.segmenter.softmax_head  # refuses a head that cannot be trained
     _announce(model, source, config, solves, console)
+    if solves and settings.get("optim") and is_rank_zero():
+        console.say("--optim.… has no effect here: the step is solved, not trained.")
     train(config, out, None, console, _given(model))
 
 
