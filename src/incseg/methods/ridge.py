@@ -129,7 +129,7 @@ def analytic(
     """``H = (A + γI)⁻¹ B`` on random features of the frozen network of step 0; step 0 is trained by any other method.
 
     ``width`` follows from the network unless it is given, and the statistics then stay below 70 MB; ``stride`` is 16,
-    or 8 where the network's embedding is finer. β and ``certainty`` were chosen on held-out training images of VOC.
+    or 8 where the network's embedding is finer.
     """
     fit = Fit(balance, ridge, mirrored, certainty, soft)
     return [default(CrossEntropy()), ClosedForm(width, stages, stride, seed, fit)]
