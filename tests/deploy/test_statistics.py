@@ -59,7 +59,8 @@ def test_statistics_are_gathered_for_a_model_from_elsewhere(
     assert incseg.load(alone).statistics() is None
     assert run("statistics", alone, "--data", tiny_folder, "--workers", "0") == 0
     shown = capsys.readouterr().out
-    assert "alone.statistics.safetensors is written: " in shown
+    size = (tmp_path / "alone.statistics.safetensors").stat().st_size
+    assert f"alone.statistics.safetensors is written: {size / 1e6:.1f} MB" in shown
     assert "mIoU on 8 validation images:" in shown
     gathered, _ = required_statistics(incseg.load(alone))
     assert run("statistics", alone, "--data", permuted, "--workers", "0") == 2
