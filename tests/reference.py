@@ -264,3 +264,58 @@ def closed_form_sums(
             for c in range(classes):
                 cross[i][c] += phi[i] * weights[c] * y[c]
     return gram, cross
+
+
+Tensors = dict[str, list[float]]
+
+
+def scaled_to_unit(values: Vector) -> list[float]:
+    """Min-max as in MiB's code: 1e-8 joins the spread."""
+    return [(x - min(values)) / (max(values) - min(values) + 1e-8) for x in values]
+
+
+def regularised_descent(
+    kind: str, steps: Sequence[tuple[Tensors, Sequence[Tensors]]], weight: float, rate: float
+) -> Tensors:
+    """θ after plain gradient descent with MiB's EWC, PI or RW, tensor by tensor, over several steps.
+
+    A step is the tensors that are new in it and, per iteration, the minimum c of its loss ½‖θ − c‖². Each step builds
+    its regulariser anew from what the last one saved (F, score), and calls it with the gradient of the loss alone.
+    """
+    theta: Tensors = {}
+    fisher: Tensors = {}
+    score: Tensors = {}
+    for new, targets in steps:
+        before = {n: list(v) for n, v in theta.items()}
+        firmness = {n: [0.0] * len(v) for n, v in before.items()}
+        for source in [fisher] * (kind in ("ewc", "rw")) + [score] * (kind in ("pi", "rw")):
+            for n in before:
+                firmness[n] = [a + b for a, b in zip(firmness[n], scaled_to_unit(source[n]), strict=True)]
+        theta = {**theta, **{n: list(v) for n, v in new.items()}}
+        start = {n: list(v) for n, v in theta.items()}
+        fisher = {n: fisher.get(n, [1.0] * len(v)) for n, v in theta.items()}
+        path = {n: [0.0] * len(v) for n, v in theta.items()}
+        last: Tensors = {}
+        for iteration, target in enumerate(targets):
+            for n, values in theta.items():
+                g = [x - c for x, c in zip(values, target[n], strict=True)]
+                if kind == "pi" or iteration % 10 == 0:
+                    for i in range(len(g)) if n in last else ():
+                        moved = last[n][i] - values[i]
+                        scale = 1.0 if kind == "pi" else 0.5 * fisher[n][i] * moved**2 + 1e-8
+                        path[n][i] += g[i] * moved / scale
+                    last[n] = list(values)
+                fisher[n] = [0.9 * x * x + 0.1 * f for x, f in zip(g, fisher[n], strict=True)]
+                held = before.get(n, values)
+                pull = [2 * weight * w * (x - b) for w, x, b in zip(firmness.get(n, g), values, held, strict=True)]
+                theta[n] = [x - rate * (a + b) for x, a, b in zip(values, g, pull, strict=True)]
+        for n, values in theta.items():
+            gained = path[n]
+            if kind == "pi":
+                gained = [p / ((x - s) ** 2 + 1e-20) for p, x, s in zip(path[n], values, start[n], strict=True)]
+            gained = [max(0.0, p) for p in gained]
+            if n in score:
+                gained = [a + b for a, b in zip(gained, score[n], strict=True)]
+                gained = [x / 2 for x in gained] if kind == "rw" else gained
+            score[n] = gained
+    return theta

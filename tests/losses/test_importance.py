@@ -7,6 +7,7 @@ from incseg.losses import min_max, weighted_distance
 def test_importances_are_scaled_to_the_unit_interval() -> None:
     assert min_max(torch.tensor([[2.0, 4.0], [6.0, 3.0]])).tolist() == [[0, 0.5], [1, 0.25]]
     assert min_max(torch.full((3,), 7.0)).tolist() == [0, 0, 0]
+    assert min_max(torch.tensor([0.0, 1e-8, 3e-8])).tolist() == pytest.approx([0, 0.25, 0.75])
 
 
 def test_distance_is_weighted_and_pulls_on_the_present_only() -> None:

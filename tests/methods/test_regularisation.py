@@ -1,14 +1,18 @@
 """EWC, PI and RW against hand-written recurrences, on the gradients of a real student."""
 
+import copy
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
+from torch import nn
 
+import reference
 from incseg import methods
 from incseg.batch import Batch, Outputs, View
 from incseg.config import RunConfig, load_recipe
@@ -48,7 +52,7 @@ def walk(part: ImportancePenalty, student: Segmenter, iterations: int) -> tuple[
 
 
 def min_max(x: torch.Tensor) -> torch.Tensor:
-    return (x - x.min()) / (x.max() - x.min())
+    return (x - x.min()) / (x.max() - x.min() + 1e-8)
 
 
 def ewc_importance(gradients: list[torch.Tensor], _: list[torch.Tensor]) -> torch.Tensor:
@@ -69,13 +73,13 @@ def pi_importance(gradients: list[torch.Tensor], places: list[torch.Tensor]) -> 
 
 def rw_importance(gradients: list[torch.Tensor], places: list[torch.Tensor]) -> torch.Tensor:
     fisher, path, last = torch.ones_like(places[0]), torch.zeros_like(places[0]), places[0]
-    for i, (g, place) in enumerate(zip(gradients, places, strict=False), start=1):
-        fisher = 0.9 * g * g + 0.1 * fisher
+    for i, (g, place) in enumerate(zip(gradients, places, strict=False)):
         if i % 10 == 0:
             moved = last - place
             path += g * moved / (0.5 * fisher * moved**2 + 1e-8)
             last = place
-    return min_max(fisher) + min_max(0.5 * torch.relu(path))
+        fisher = 0.9 * g * g + 0.1 * fisher
+    return min_max(fisher) + min_max(torch.relu(path))
 
 
 @pytest.mark.parametrize(
@@ -106,6 +110,52 @@ def test_importance_and_penalty_follow_their_definition(
         student.get_parameter("classifier.heads.1.weight").add_(0.5)  # the new head is free
     expected = 3.0 * 0.25 * definition(gradients, places).sum()
     torch.testing.assert_close(part.penalty(student), expected)
+
+
+class Toy(nn.Module):
+    """One tensor per head in float64, and all that a penalty asks of a student."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = nn.ParameterDict()
+        self.mean = torch.zeros(())
+
+    def own_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        return ((name, parameter) for name, parameter in self.named_parameters())
+
+
+@pytest.mark.parametrize("name", ["ewc", "pi", "rw"])
+def test_three_steps_end_where_mibs_recurrence_ends(name: str) -> None:
+    generator = torch.Generator().manual_seed(5)
+
+    def draw(names: str, scale: float = 1.0) -> reference.Tensors:
+        numbers = {n: scale * torch.randn(4, dtype=torch.float64, generator=generator) for n in names}
+        return {n: values.tolist() for n, values in numbers.items()}
+
+    # Small gradients, as after training: the 1e-8 beside their squares then counts.
+    plan = [(draw(new, 1e-3), [draw("abc"[: i + 1], 1e-3) for _ in range(23)]) for i, new in enumerate("abc")]
+    expected = reference.regularised_descent(name, plan, weight=3.0, rate=0.05)
+
+    part = methods.parse(name, {name: {"weight": 3.0}}).parts[1]
+    assert isinstance(part, ImportancePenalty)
+    student = Toy()
+    for step, (new, targets) in zip(steps("1-1", 3), plan, strict=True):
+        teacher = copy.deepcopy(student) if step.index else None
+        student.heads.update({n: nn.Parameter(torch.tensor(v, dtype=torch.float64)) for n, v in new.items()})
+        given = context(step, cast(Segmenter, student), cast(Segmenter | None, teacher))
+        part.begin(given)
+        for target in targets:
+            for n, parameter in student.heads.items():
+                parameter.grad = parameter.detach() - torch.tensor(target[n], dtype=torch.float64)
+            part.observe(VIEW, cast(Segmenter, student))
+            methods.Method(name, (part,)).add_penalty_gradients(cast(Segmenter, student))
+            with torch.no_grad():
+                for parameter in student.parameters():
+                    assert parameter.grad is not None
+                    parameter.sub_(0.05 * parameter.grad)
+        part.end(given)
+    for n, values in expected.items():
+        assert student.heads[n].tolist() == pytest.approx(values, rel=1e-10, abs=1e-14)
 
 
 @pytest.mark.parametrize("name", ["ewc", "pi", "rw"])

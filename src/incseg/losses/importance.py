@@ -4,14 +4,15 @@ from torch import Tensor
 
 
 def min_max(importance: Tensor) -> Tensor:
-    """Scale to [0, 1] over the tensor: ``(x − min)/(max − min)``; 0 everywhere if all are equal.
+    """Scale to [0, 1] over the tensor: ``(x − min)/(max − min + 1e-8)``, as in MiB's code.
+
+    The addend matters: the Fisher information of a trained network is of its order, and then stays well below 1.
 
     Args:
         importance: any shape, float.
     """
     lowest, highest = importance.min(), importance.max()
-    spread = highest - lowest
-    return (importance - lowest) / spread.where(spread > 0, 1)
+    return (importance - lowest) / (highest - lowest + 1e-8)
 
 
 def weighted_distance(now: Tensor, before: Tensor, importance: Tensor) -> Tensor:

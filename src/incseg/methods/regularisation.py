@@ -129,26 +129,30 @@ class RiemannianWalk(ImportancePenalty):
         super().begin(context)
         self.memory["iteration"] = torch.zeros((), dtype=torch.int64)
         for name, parameter in context.student.own_parameters():
-            self.memory[f"last/{name}"] = parameter.detach().clone()
             self.memory[f"path/{name}"] = torch.zeros_like(parameter)
 
     def observe(self, view: View, student: Segmenter) -> None:  # noqa: ARG002
-        """``path += gΔ / (½FΔ² + 1e-8)`` every ten iterations, Δ = θ_last − θ."""
-        self.watch_fisher(student)
+        """Follow the path at iterations 0, 10, 20 …, then update F: the path is measured with F of before."""
+        iteration = int(self.memory["iteration"])
+        if iteration % self.every == 0:
+            self._follow_path(student, starts=iteration == 0)
         self.memory["iteration"] = self.memory["iteration"] + 1
-        if int(self.memory["iteration"]) % self.every:
-            return
+        self.watch_fisher(student)
+
+    def _follow_path(self, student: Segmenter, *, starts: bool) -> None:
+        """``path += gΔ / (½FΔ² + 1e-8)``, Δ = θ_last − θ; at its start there is no θ_last."""
         for name, parameter, gradient in _with_gradients(student):
-            moved = self.memory[f"last/{name}"] - parameter.detach()
-            distance = 0.5 * self.memory[f"fisher/{name}"] * moved.square() + 1e-8
-            self.memory[f"path/{name}"] = self.memory[f"path/{name}"] + gradient * moved / distance
+            if not starts:
+                moved = self.memory[f"last/{name}"] - parameter.detach()
+                distance = 0.5 * self.remembered("fisher", name, parameter, start=1.0) * moved.square() + 1e-8
+                self.memory[f"path/{name}"] = self.memory[f"path/{name}"] + gradient * moved / distance
             self.memory[f"last/{name}"] = parameter.detach().clone()
 
     def end(self, context: Context) -> None:
-        """``score ← ½ (relu(path) + score)``."""
-        for name, parameter in context.student.own_parameters():
-            path = torch.relu(self.memory[f"path/{name}"])
-            self.memory[f"score/{name}"] = 0.5 * (path + self.remembered("score", name, parameter))
+        """``score ← ½ (relu(path) + score)``, or ``relu(path)`` where there is no score yet."""
+        for name, _ in context.student.own_parameters():
+            path, score = torch.relu(self.memory[f"path/{name}"]), self.memory.get(f"score/{name}")
+            self.memory[f"score/{name}"] = path if score is None else 0.5 * (path + score)
 
 
 def _with_gradients(student: Segmenter) -> Iterator[tuple[str, Tensor, Tensor]]:
