@@ -168,13 +168,13 @@ def squared_distance(u: Vector, v: Vector) -> float:
     return sum((x - y) ** 2 for x, y in zip(u, v, strict=True))
 
 
-def attraction(features: Sequence[Vector], labels: Sequence[int], num_classes: int) -> float:
-    """SDR: mean over classes of the mean squared distance (per channel) to the class mean."""
-    means = class_means(features, labels, num_classes)
+def attraction(features: Sequence[Vector], labels: Sequence[int], prototypes: Sequence[Vector]) -> float:
+    """SDR: mean over classes of the mean squared distance (per channel) of their pixels to the class' prototype."""
     per_class = []
-    for c, mean in means.items():
+    for c, prototype in enumerate(prototypes):
         members = [f for f, y in zip(features, labels, strict=True) if y == c]
-        per_class.append(sum(squared_distance(f, mean) / len(f) for f in members) / len(members))
+        if members:
+            per_class.append(sum(squared_distance(f, prototype) / len(f) for f in members) / len(members))
     return sum(per_class) / len(per_class) if per_class else 0.0
 
 
@@ -185,15 +185,15 @@ def repulsion(means: Sequence[Vector]) -> float:
 
 
 def sparsity(features: Sequence[Vector], labels: Sequence[int], num_classes: int) -> float:
-    """SDR: mean over pixels of Σ exp / Σ of the channels, scaled by the largest activation of the pixel's class."""
+    """SDR: mean over pixels of Σ exp / Σ of the channels, scaled by the largest value in the pixel's class."""
     ratios = []
     for f, y in zip(features, labels, strict=True):
         if not 0 <= y < num_classes:
             continue
-        largest = max(max(0.0, *g) for g, other in zip(features, labels, strict=True) if other == y)
-        scaled = [max(0.0, x) / largest for x in f] if largest > 0 else [0.0 for _ in f]
-        if sum(scaled) > 0:
-            ratios.append(sum(math.exp(x) for x in scaled) / sum(scaled))
+        largest = max(x for g, other in zip(features, labels, strict=True) if other == y for x in g)
+        scaled = [x / (largest + 1e-15) for x in f]
+        if sum(scaled) != 0:
+            ratios.append(sum(math.exp(x) for x in scaled) / (sum(scaled) + 1e-15))
     return sum(ratios) / len(ratios) if ratios else 0.0
 
 

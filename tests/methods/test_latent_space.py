@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 import reference
 from incseg import methods
 from incseg.batch import Batch, Outputs, View
-from incseg.methods.latent_space import LatentStructure, PrototypeMatching
+from incseg.methods.latent_space import Prototypes, Sparsity
 from incseg.methods.unbiased import UnbiasedDistillation
 from incseg.models import Architecture, Segmenter
 from incseg.protocol import Step, steps
@@ -52,7 +52,7 @@ def extended(view: View) -> list[int]:
 
 
 def test_prototypes_are_running_means_over_batches_and_matching_holds_old_classes_to_them() -> None:
-    part = PrototypeMatching(weight=1.0)
+    part = Prototypes(matching=1.0)
     views = [make_view(FIRST, seed) for seed in (1, 2)]
     for view in views:
         part.observe(view, STUDENT)
@@ -71,17 +71,30 @@ def test_prototypes_are_running_means_over_batches_and_matching_holds_old_classe
     assert old.tolist() == pytest.approx(prototypes[1], rel=1e-5)
 
 
-@pytest.mark.parametrize("step", [FIRST, SECOND])
-def test_structure_is_shaped_on_ground_truth_and_the_teachers_opinion(step: Step) -> None:
-    view = make_view(step, 4)
+def test_the_classes_of_the_ground_truth_go_to_their_running_prototypes_and_apart() -> None:
+    part, earlier, view = Prototypes(1.0, 1.0, 1.0), make_view(SECOND, 5), make_view(SECOND, 4)
+    part.observe(earlier, STUDENT)
+    both = [pixels(earlier), pixels(view)]
+    seen = reference.class_means(*([x for pair in both for x in pair[i]] for i in range(2)), 5)
     rows, truth = pixels(view)
-    labels = [y if y not in (0, 255) else -1 for y in (extended(view) if step.index else truth)]
-    terms = LatentStructure(1.0, 1.0, 1.0).losses(view)
-    classes = step.num_classes
-    assert float(terms["attraction"]) == pytest.approx(reference.attraction(rows, labels, classes), rel=1e-5)
-    assert float(terms["sparsity"]) == pytest.approx(reference.sparsity(rows, labels, classes), rel=1e-5)
-    means = list(reference.class_means(rows, labels, classes).values())
+    assert {0, 3, 4} <= set(truth)
+    prototypes = [seen[c] if c in (3, 4) else [0.0] * 5 for c in range(5)]  # background has none
+    terms = part.losses(view)
+    assert float(terms["attraction"]) == pytest.approx(reference.attraction(rows, truth, prototypes), rel=1e-5)
+    means = list(reference.class_means(rows, truth, 5).values())
     assert float(terms["repulsion"]) == pytest.approx(reference.repulsion(means), rel=1e-5)
+
+
+@pytest.mark.parametrize("step", [FIRST, SECOND])
+def test_only_sparsity_acts_in_step_0(step: Step) -> None:
+    view, method = make_view(step, 4), methods.parse("sdr")
+    if step.index:
+        method.parts[2].observe(make_view(FIRST, 1), STUDENT)
+    rows, truth = pixels(view)
+    terms = method.losses(method.view(view.batch, view.student, view.teacher, step))
+    assert float(terms["sparsity"]) == pytest.approx(1e-3 * reference.sparsity(rows, truth, step.num_classes), rel=1e-5)
+    shaping = {"prototypes", "attraction", "repulsion"} & set(terms)
+    assert len(shaping) == (3 if step.index else 0)
 
 
 def test_in_a_sum_with_mib_its_losses_take_over() -> None:
@@ -89,7 +102,7 @@ def test_in_a_sum_with_mib_its_losses_take_over() -> None:
     weights = [[p.weight for p in m.parts if isinstance(p, UnbiasedDistillation)] for m in (alone, summed)]
     assert weights == [[100.0], [10.0]]
     assert "BalancedInitialisation" in [type(p).__name__ for p in summed.parts]
-    assert "latent structure" in alone.first_step
+    assert "sparsity" in alone.first_step
 
 
 WORLD = 2
@@ -111,7 +124,7 @@ def joined_view(kind: str, network: nn.Module) -> View:
         labels[2:] = 0
         logits[2:, 0] = 20
     batch = Batch(torch.zeros(2 * WORLD, 3, 4, 4, dtype=torch.uint8), labels)
-    student = Outputs(torch.zeros(2 * WORLD, 5, 4, 4), torch.zeros(2 * WORLD, 4, 4, 4), [network(stage)])
+    student = Outputs(torch.zeros(2 * WORLD, 5, 4, 4), torch.zeros(2 * WORLD, 4, 4, 4), [network(stage).exp()])
     return View(batch, student, Outputs(logits, torch.zeros(2 * WORLD, 4, 4, 4), []), SECOND)
 
 
@@ -129,10 +142,10 @@ def make_network() -> nn.Conv2d:
 
 
 def terms_of(view: View) -> dict[str, Tensor]:
-    matching = PrototypeMatching(weight=1.0)
+    part = Prototypes(1.0, 1.0, 1.0)
     generator = torch.Generator().manual_seed(1)
-    matching.memory = {"sums": torch.randn(3, 5, dtype=torch.float64, generator=generator), "counts": torch.ones(3)}
-    return {**matching.losses(view), **LatentStructure(1.0, 1.0, 1.0).losses(view)}
+    part.memory = {"sums": torch.randn(3, 5, dtype=torch.float64, generator=generator), "counts": torch.ones(3)}
+    return {**part.losses(view), **Sparsity(1.0).losses(view)}
 
 
 def worker(rank: int, folder: str) -> None:
@@ -144,7 +157,7 @@ def worker(rank: int, folder: str) -> None:
         for name in TERMS:
             model = DistributedDataParallel(make_network())
             own = share_of(joined_view(kind, nn.Identity()), rank)
-            own = replace(own, student=own.student._replace(stages=[model(own.student.stages[0])]))
+            own = replace(own, student=own.student._replace(stages=[model(own.student.stages[0].log()).exp()]))
             value = terms_of(own)[name]
             value.backward()
             found[kind, name] = (value.detach(), model.module.weight.grad)

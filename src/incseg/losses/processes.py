@@ -28,12 +28,16 @@ def sum_over_processes(values: Tensor) -> Tensor:
 
 
 def max_over_processes(values: Tensor) -> Tensor:
-    """The element-wise maximum of a tensor over all processes; no gradient flows through it."""
+    """The element-wise maximum of a tensor over all processes; its gradient goes to the process that has it."""
     if process_count() == 1:
         return values
     largest = values.detach().clone()
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-    return largest
+    holds = (values == largest).to(values.dtype)
+    holders = holds.clone()
+    dist.all_reduce(holders)
+    share = sum_over_processes(values.where(holds > 0, 0) / holders)
+    return share + (largest - share).detach()  # the value to the bit, which a sum of equal shares is not
 
 
 class _Sum(torch.autograd.Function):

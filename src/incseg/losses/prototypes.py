@@ -11,6 +11,8 @@ from torch.nn import functional as F
 
 from incseg.losses.processes import max_over_processes, sum_over_processes
 
+EPSILON = 1e-15  # the authors', beside a class' largest value and a pixel's sum
+
 
 def class_means(
     features: Tensor, labels: Tensor, *, num_classes: int, across_processes: bool = False
@@ -56,24 +58,28 @@ def prototype_matching(means: Tensor, prototypes: Tensor, present: Tensor) -> Te
     return distance.where(present, 0).sum() / present.sum().clamp_min(1)
 
 
-def attraction(features: Tensor, labels: Tensor, *, num_classes: int, across_processes: bool = False) -> Tensor:
-    """Draw the features of a class to their mean (SDR, attractive force).
+def attraction(
+    features: Tensor, labels: Tensor, prototypes: Tensor, *, num_classes: int, across_processes: bool = False
+) -> Tensor:
+    """Draw the features of a class to its prototype (SDR, attractive force).
 
-    ``1/|C| Σ_c 1/|P_c| Σ_{p∈P_c} 1/D ‖f_p − μ_c‖²`` over the classes C that are there.
+    ``1/|C| Σ_c 1/|P_c| Σ_{p∈P_c} 1/D ‖f_p − p_c‖²`` over the classes C that are there. The authors' code divides by |C|
+    once per class, so that all but the last class hardly count; this is the mean of their paper.
 
     Args:
         features: (P, D) float.
         labels: (P,) int64 in 0…C−1; pixels with other labels are not used.
+        prototypes: (C, D); no gradient flows into them.
         num_classes: C.
         across_processes: count the pixels of all processes, not only of this one.
 
     Returns:
         A scalar; 0 (with zero gradient) when no pixel takes part.
     """
-    means, ids = class_means(features[None], labels[None], num_classes=num_classes, across_processes=across_processes)
     known = (labels >= 0) & (labels < num_classes)
-    distance = (features - means[0][labels.where(known, 0)]).square().mean(dim=1).where(known, 0)
-    spread, _ = class_means(
+    own = prototypes.detach()[labels.where(known, 0)]
+    distance = (features - own).square().mean(dim=1).where(known, 0)
+    spread, ids = class_means(
         distance[None, :, None], labels[None], num_classes=num_classes, across_processes=across_processes
     )
     return spread.sum() / (ids >= 0).sum().clamp_min(1)
@@ -100,11 +106,11 @@ def repulsion(means: Tensor, present: Tensor) -> Tensor:
 def sparsity(features: Tensor, labels: Tensor, *, num_classes: int, across_processes: bool = False) -> Tensor:
     """Favour features with few strong channels (SDR, features sparsification).
 
-    ``1/|P| Σ_p Σ_d exp(f̂_pd) / Σ_d f̂_pd`` with f̂ the activation (negative ones count as 0) over the largest of its
-    class.
+    ``1/|P| Σ_p Σ_d exp(f̂_pd) / Σ_d f̂_pd`` with f̂ the feature over the largest of its class. The gradient flows through
+    that largest one too, as in the authors' code: without it a class would gain by growing as a whole.
 
     Args:
-        features: (P, D) float.
+        features: (P, D) float, activations: a pixel's sum should not be negative.
         labels: (P,) int64 in 0…C−1; pixels with other labels are not used.
         num_classes: C.
         across_processes: count the pixels of all processes, not only of this one.
@@ -112,19 +118,25 @@ def sparsity(features: Tensor, labels: Tensor, *, num_classes: int, across_proce
     Returns:
         A scalar; 0 (with zero gradient) when no pixel takes part. A pixel without any activation takes none.
     """
-    active = features.relu()
     known = (labels >= 0) & (labels < num_classes)
-    group = labels.where(known, num_classes)
-    strongest = active.detach().amax(dim=1) if features.shape[1] else features.new_zeros(len(features))
-    largest = features.new_zeros(num_classes + 1).scatter_reduce(0, group, strongest, "amax")
-    if across_processes:
-        largest = max_over_processes(largest)
-    largest = largest[group]
-    total = active.sum(dim=1)
-    counted = known & (total > 0)
-    scaled = active / largest.where(counted, 1).unsqueeze(1)
-    ratio = scaled.exp().sum(dim=1) / scaled.sum(dim=1).where(counted, 1)
+    scaled = features / (_largest_of_class(features, labels, known, num_classes, across_processes) + EPSILON)
+    total = scaled.sum(dim=1)
+    counted = known & (total != 0)
+    ratio = scaled.exp().sum(dim=1) / (total + EPSILON).where(counted, 1)
     total_ratio, pixels = ratio.where(counted, 0).sum(), counted.sum()
     if across_processes:
         total_ratio, pixels = sum_over_processes(total_ratio), sum_over_processes(pixels)
     return total_ratio / pixels.clamp_min(1)
+
+
+def _largest_of_class(
+    features: Tensor, labels: Tensor, known: Tensor, num_classes: int, across_processes: bool
+) -> Tensor:
+    """(P, 1) for every pixel the largest value in its class; 1 for pixels that are not used."""
+    lowest = torch.finfo(features.dtype).min  # not 0, which would win in a class without a positive value
+    strongest = features.amax(dim=1) if features.shape[1] else features.new_zeros(len(features))
+    start = features.new_full((num_classes,), lowest)
+    largest = start.scatter_reduce(0, labels.where(known, 0), strongest.where(known, lowest), "amax")
+    if across_processes:
+        largest = max_over_processes(largest)
+    return largest[labels.where(known, 0)].where(known, 1).unsqueeze(1)

@@ -28,72 +28,78 @@ def _truth(view: View) -> Tensor:
     return labels_on_grid(view.labels, (height, width))
 
 
-def _labels(view: View) -> Tensor:
-    """(B, h, w) ground truth at the stage's size, with the teacher's class where it is background."""
+def _teachers_classes(view: View) -> Tensor:
+    """(B·h·w,) the old class that the teacher finds where the ground truth is background, −1 elsewhere."""
+    assert view.teacher is not None
     truth = _truth(view)
-    if view.teacher is None:
-        return truth
     height, width = truth.shape[-2:]
     probs = F.adaptive_avg_pool2d(view.teacher.logits.softmax(dim=1), (height, width)).movedim(1, -1)
-    return losses.extended_map(truth, probs, num_classes=view.step.num_classes)[0]
+    labels = losses.extended_map(truth, probs, num_classes=view.step.num_classes)[0]
+    return keep_regions(labels, "old", view.step).flatten()
 
 
 @dataclass
-class PrototypeMatching(LossTerm):
-    """``λ_pm L_pm``: the mean feature of an old class stays where it was when the class was learnt."""
+class Prototypes(LossTerm):
+    """``λ_pm L_pm + λ_a L_attraction + λ_r L_repulsion`` around the classes' prototypes, after step 0.
+
+    A prototype is the running mean of a class' features while it is learnt. Background has none, that is, 0: what is
+    background now may be another class later.
+    """
 
     needs_teacher: ClassVar[bool] = True
     needs_stages: ClassVar[bool] = True
-    weight: float = 0.01
+    matching: float = 0.01
+    attraction: float = 1e-3
+    repulsion: float = 1e-3
 
     def losses(self, view: View) -> dict[str, Tensor]:
-        """Pixels of old classes are those the teacher finds where the ground truth is background."""
-        old = keep_regions(_labels(view), "old", view.step)
-        classes = view.step.old_classes
-        means, ids = losses.class_means(
-            _features(view)[None], old.reshape(1, -1), num_classes=classes, across_processes=True
+        """Old classes are those the teacher finds in background; the others, and background, are the ground truth's."""
+        classes, features, truth = view.step.num_classes, _features(view), _truth(view).flatten()
+        sums, counts = self._with_this_batch(view)
+        prototypes, known = sums / counts.clamp_min(1).unsqueeze(1), counts > 0
+        old, found = losses.class_means(
+            features[None], _teachers_classes(view)[None], num_classes=classes, across_processes=True
         )
-        known = self.memory["counts"][:classes] > 0
-        prototypes = self.memory["sums"][:classes] / self.memory["counts"][:classes].clamp_min(1).unsqueeze(1)
-        loss = losses.prototype_matching(means[0], prototypes, present=(ids[0] >= 0) & known)
-        return {"prototypes": self.weight * loss}
+        means, ids = losses.class_means(features[None], truth[None], num_classes=classes, across_processes=True)
+        matching = losses.prototype_matching(old[0], prototypes, present=(found[0] >= 0) & known)
+        attraction = losses.attraction(features, truth, prototypes, num_classes=classes, across_processes=True)
+        return {
+            "prototypes": self.matching * matching,
+            "attraction": self.attraction * attraction,
+            "repulsion": self.repulsion * losses.repulsion(means[0], ids[0] >= 0),
+        }
 
     def observe(self, view: View, student: Segmenter) -> None:  # noqa: ARG002
         """Add this batch's pixels of the new classes to their running sums, those of all processes together."""
+        self.memory["sums"], self.memory["counts"] = self._with_this_batch(view)
+
+    def _with_this_batch(self, view: View) -> tuple[Tensor, Tensor]:
+        """(C, D) sums and (C,) counts of the new classes' pixels so far, this batch included, without gradient."""
         classes = view.step.num_classes
         features = _features(view).detach().float()
         labels = keep_regions(_truth(view), "new", view.step).flatten()
         members = F.one_hot(labels.where(labels >= 0, classes), classes + 1)[:, :classes].to(features.dtype)
         found = losses.sum_over_processes(torch.cat([members.T @ features, members.sum(dim=0)[:, None]], dim=1))
-        for key, new in (("sums", found[:, :-1]), ("counts", found[:, -1])):
-            so_far = self.memory.get(key, new[:0])
-            self.memory[key] = torch.cat([so_far, torch.zeros_like(new[len(so_far) :])]) + new
+        return self._joined("sums", found[:, :-1]), self._joined("counts", found[:, -1])
+
+    def _joined(self, key: str, new: Tensor) -> Tensor:
+        so_far = self.memory.get(key, new[:0])
+        return torch.cat([so_far, torch.zeros_like(new[len(so_far) :])]) + new
 
 
 @dataclass
-class LatentStructure(LossTerm):
-    """``λ_a L_attraction + λ_r L_repulsion + λ_s L_sparsity`` on foreground pixels, from step 0 on."""
+class Sparsity(LossTerm):
+    """``λ_s L_sparsity``, from step 0 on."""
 
     needs_stages: ClassVar[bool] = True
-    first_step: ClassVar[str | None] = "latent structure"
-    attraction: float = 1e-3
-    repulsion: float = 1e-3
-    sparsity: float = 1e-3
+    first_step: ClassVar[str | None] = "sparsity"
+    weight: float = 1e-3
 
     def losses(self, view: View) -> dict[str, Tensor]:
-        """Classes are those of the ground truth and, where it is background, of the teacher."""
+        """Classes are those of the ground truth, background among them."""
         classes = view.step.num_classes
-        labels = keep_regions(_labels(view), "old+new", view.step).flatten()
-        features = _features(view)
-        means, ids = losses.class_means(features[None], labels[None], num_classes=classes, across_processes=True)
-        attraction = losses.attraction(features, labels, num_classes=classes, across_processes=True)
-        repulsion = losses.repulsion(means[0], ids[0] >= 0)
-        sparsity = losses.sparsity(features, labels, num_classes=classes, across_processes=True)
-        return {
-            "attraction": self.attraction * attraction,
-            "repulsion": self.repulsion * repulsion,
-            "sparsity": self.sparsity * sparsity,
-        }
+        loss = losses.sparsity(_features(view), _truth(view).flatten(), num_classes=classes, across_processes=True)
+        return {"sparsity": self.weight * loss}
 
 
 @register_method(
@@ -113,6 +119,6 @@ def sdr(
     return [
         default(UnbiasedCrossEntropy()),
         default(UnbiasedDistillation(kd_weight)),
-        PrototypeMatching(prototype_weight),
-        LatentStructure(attraction, repulsion, sparsity),
+        Prototypes(prototype_weight, attraction, repulsion),
+        Sparsity(sparsity),
     ]
