@@ -39,12 +39,15 @@ class Outputs(NamedTuple):
         embedding: (B, D, h, w), the decoder's output.
         stages: the encoder's feature maps, finest first; empty unless a part says ``needs_stages``.
         align_corners: how this network's logits are brought to the size of the image.
+        raw_stages: the stages before their last activation, or as they are where they do not end in one; empty unless
+            a part says ``needs_raw_stages``.
     """
 
     logits: Tensor
     embedding: Tensor
     stages: Sequence[Tensor]
     align_corners: bool = False
+    raw_stages: Sequence[Tensor] = ()
 
 
 @dataclass(frozen=True)
@@ -93,8 +96,9 @@ class View:
 
 def in_float32(outputs: Outputs) -> Outputs:
     """Outputs of a network that ran in a shorter type, as the losses want them."""
-    stages = [stage.float() for stage in outputs.stages]
-    return outputs._replace(logits=outputs.logits.float(), embedding=outputs.embedding.float(), stages=stages)
+    stages, raw = ([stage.float() for stage in stages] for stages in (outputs.stages, outputs.raw_stages))
+    logits, embedding = outputs.logits.float(), outputs.embedding.float()
+    return outputs._replace(logits=logits, embedding=embedding, stages=stages, raw_stages=raw)
 
 
 def upsample(outputs: Outputs, like: Tensor) -> Tensor:

@@ -46,11 +46,13 @@ def test_pt2_of_any_size_and_batch(tiny_run: Path, tmp_path: Path, capsys: pytes
 
 @pytest.mark.parametrize(
     ("decoder", "kind", "stride"),
-    [("deeplabv3", "onnx", 8), ("deeplabv3plus", "onnx", 16), ("deeplabv3", "pt2", 16), ("deeplabv3plus", "pt2", 8)],
+    [("deeplabv3-mib", "onnx", 8), ("deeplabv3plus", "onnx", 16), ("deeplabv3", "pt2", 16), ("deeplabv3plus", "pt2", 8)],
 )
 def test_a_head_solved_in_closed_form(decoder: str, kind: exporting.Format, stride: int, tmp_path: Path) -> None:
     """Embeddings at strides 16 and 4, averaged or interpolated to the head's own grid."""
-    architecture = Architecture(encoder="test_resnet", decoder=decoder, decoder_options={"decoder_channels": 16})
+    options = {"channels" if decoder == "deeplabv3-mib" else "decoder_channels": 16}
+    # Some of the images are larger than the window over which deeplabv3-mib pools, some are not.
+    architecture = Architecture(encoder="test_resnet", decoder=decoder, decoder_options=options, pooling_window=5)
     torch.manual_seed(0)
     segmenter = solved(Segmenter(architecture, [5]), stride)
     model = Model(segmenter, ("background", "disc", "square", "triangle", "cross"))

@@ -1,10 +1,13 @@
 """The reference code's DeepLab head: its sum written out, and its sliding window."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from incseg.config import Network
 from incseg.errors import InputError
 from incseg.models import Architecture, Segmenter
 from incseg.models.decoders import SLOPE, WINDOW, SummedDeepLab
@@ -49,9 +52,32 @@ def test_large_images_are_pooled_over_a_window_in_evaluation_alone() -> None:
     for column in (left, left + 9):  # the first and the last whole window
         expected = wide[:, :, :, column - left : column - left + WINDOW].mean((2, 3))
         torch.testing.assert_close(pooled[:, :, 0, column], expected)
-    assert torch.equal(pooled[..., :left], pooled[..., left : left + 1].expand(-1, -1, -1, left))
-    assert head._pool(wide[..., :WINDOW]).shape[-2:] == (1, 1)
+    torch.testing.assert_close(pooled[..., :left], pooled[..., left : left + 1].expand(-1, -1, -1, left))
+    torch.testing.assert_close(pooled[..., left + 9 :], pooled[..., left + 9 : left + 10].expand(-1, -1, -1, 17))
+    whole = head._pool(wide[..., :WINDOW])
+    torch.testing.assert_close(whole, wide[..., :WINDOW].mean((2, 3), keepdim=True).expand_as(whole))
     assert head.train()._pool(wide).shape[-2:] == (1, 1)
+
+
+@pytest.mark.parametrize(("decoder", "stride", "window"), [("deeplabv3-mib", 16, 10), ("DeepLabV3-MiB", 8, 20)])
+def test_the_window_is_as_large_as_a_training_crop(decoder: str, stride: int, window: int) -> None:
+    network = Network(encoder="test_resnet", decoder=decoder, output_stride=stride)
+    made = Segmenter(Architecture.of(network, crop_size=160), [2]).decoder
+    assert isinstance(made, SummedDeepLab)
+    assert made.window == window
+    published = Segmenter(Architecture(encoder="test_resnet", decoder=decoder), [2]).decoder
+    assert isinstance(published, SummedDeepLab)
+    assert published.window == 32
+
+
+def test_recorded_with_small_images_it_pools_large_ones_by_the_window() -> None:
+    head = SummedDeepLab(6, channels=4, rates=(1, 2, 3), window=4).eval()
+    sizes: Any = {2: torch.export.Dim.AUTO, 3: torch.export.Dim.AUTO}
+    program = torch.export.export(head, ([torch.randn(1, 6, 3, 2)],), dynamic_shapes=[[sizes]])
+    program._guards_code = []  # as when a model is exported
+    for shape in [(1, 6, 3, 2), (1, 6, 9, 7)]:
+        features = torch.randn(shape)
+        torch.testing.assert_close(program.module()([features]), head([features]))
 
 
 @pytest.mark.parametrize("stride", [8, 16])

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch import nn
 
 from incseg.models.closed_form import ClosedFormHead, FeatureLayout
 from incseg.models.heads import Head, SoftmaxHead
@@ -46,6 +47,24 @@ def test_new_heads_follow_the_seed(seed: int) -> None:
         return torch.cat([p.flatten() for p in classifier.parameters()])
 
     assert torch.equal(grown(), grown())
+
+
+def test_new_heads_are_initialised_as_pytorch_does() -> None:
+    torch.manual_seed(3)
+    classifier = SoftmaxHead(4, [2])
+    torch.manual_seed(3)
+    expected = nn.Conv2d(4, 2, 1)
+    assert torch.equal(classifier.get_parameter("heads.0.weight"), expected.weight)
+    assert torch.equal(classifier.get_parameter("heads.0.bias"), expected.bias)
+
+
+def test_logits_are_in_float32_under_mixed_precision() -> None:
+    classifier, embedding = SoftmaxHead(64, [3]), torch.randn(2, 64, 5, 5)
+    expected = classifier(embedding.bfloat16().float())
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = classifier(embedding.bfloat16())
+    assert logits.dtype == torch.float32
+    assert torch.equal(logits, expected)
 
 
 SOLVED = ClosedFormHead(FeatureLayout(channels=(8,), strides=(16,), width=5), [2, 1])

@@ -56,6 +56,6 @@ def test_a_file_of_an_earlier_version_loads(tmp_path: Path) -> None:
 
 def test_the_settings_of_a_run_choose_the_architecture() -> None:
     settings = ModelConfig(encoder="resnet18", output_stride=8, decoder_options={"decoder_channels": 8}, weights="none")
-    architecture = Architecture.of(settings)
+    architecture = Architecture.of(settings, crop_size=512)
     assert architecture == Architecture(encoder="resnet18", output_stride=8, decoder_options={"decoder_channels": 8})
     assert "weights" not in architecture.model_dump()

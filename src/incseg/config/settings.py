@@ -95,6 +95,9 @@ class Network(Section):
     """Stride of the embedding (deeplabv3 and deeplabv3plus: 8 or 16)."""
     decoder_options: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of the decoder by name."""
+    activation: Literal["leaky"] | None = None
+    """What takes the place of the encoder's ReLUs: leaky (slope 0.01, as in the code of MiB, PLOP and UCD); none: they
+    stay."""
 
 
 class ModelConfig(Network):

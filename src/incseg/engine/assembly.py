@@ -160,7 +160,7 @@ def _check(config: RunConfig, out: Path) -> None:
 
 def _student(config: RunConfig, num_classes: int, *, pretrained: bool) -> Segmenter:
     torch.manual_seed(seed_from(config.seed, "student"))
-    student = Segmenter(Architecture.of(config.model), [num_classes])
+    student = Segmenter(Architecture.of(config.model, config.data.crop_size), [num_classes])
     load_encoder(student, config.model.weights if pretrained else "none")
     return student
 

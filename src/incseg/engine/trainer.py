@@ -188,7 +188,7 @@ class Trainer:
         self.method.begin(context)
         images = TrainingSet(own, self.method.replay(context))
         active = [part for part in self.method.parts if teacher is not None or not part.needs_teacher]
-        uses_stages = any(part.needs_stages for part in active)
+        uses_stages = any(part.needs_stages or part.needs_raw_stages for part in active)
         freeze_unused(self.student, self.config.data.crop_size, with_stages=uses_stages)
         model, optimizer = self.fabric.setup(self.student, build_optimizer(self.student, self.config.optim))
         return StepRun(context, images, self.addresses(step, images, self.config.optim.epochs), model, optimizer)
@@ -216,12 +216,12 @@ class Trainer:
         torch.manual_seed(seed_from(self.config.seed, step.index, iteration, self.fabric.global_rank))
         for group in run.optimizer.param_groups:
             group["lr"] = self.config.optim.learning_rate_at(step.index, iteration / run.iterations)
-        with_stages = self.method.needs_stages
-        outputs = run.model(batch.images, with_stages=with_stages)
+        wanted = {"with_stages": self.method.needs_stages, "with_raw_stages": self.method.needs_raw_stages}
+        outputs = run.model(batch.images, **wanted)
         teacher_outputs = None
         if teacher is not None and self.method.needs_teacher:
             with torch.no_grad(), self.fabric.autocast():
-                teacher_outputs = in_float32(teacher(batch.images, with_stages=with_stages))
+                teacher_outputs = in_float32(teacher(batch.images, **wanted))
         view = self.method.view(batch, outputs, teacher_outputs, step)
         terms = self.method.losses(view)
         self.fabric.backward(torch.stack(list(terms.values())).sum())

@@ -73,10 +73,10 @@ class PseudoLabelCrossEntropy(CrossEntropy):
 
 @dataclass
 class LocalPod(LossTerm):
-    """Local POD on the encoder's last four stages, the embedding and the logits (UCD eq. 18)."""
+    """Local POD on the encoder's last four stages before their activation, the embedding and the logits (UCD eq. 18)."""
 
     needs_teacher: ClassVar[bool] = True
-    needs_stages: ClassVar[bool] = True
+    needs_raw_stages: ClassVar[bool] = True
     weight: float = 0.01
     logits_weight: float = 0.0005
 
@@ -84,8 +84,8 @@ class LocalPod(LossTerm):
         """``√(C/C_new) · 1/6 Σ_l λ_l ‖Φ_l − Φ'_l‖``; background counts in C, as in PLOP's code."""
         assert view.teacher is not None
         logits = losses.merge_new_into_background(view.student.logits, view.step.old_classes)
-        maps = [*view.student.stages[-STAGES:], view.student.embedding, logits]
-        teacher_maps = [*view.teacher.stages[-STAGES:], view.teacher.embedding, view.teacher.logits]
+        maps = [*view.student.raw_stages[-STAGES:], view.student.embedding, logits]
+        teacher_maps = [*view.teacher.raw_stages[-STAGES:], view.teacher.embedding, view.teacher.logits]
         weights = [self.weight] * (len(maps) - 1) + [self.logits_weight]
         terms = [w * losses.pod_distance(s, t) for w, s, t in zip(weights, maps, teacher_maps, strict=True)]
         scale = math.sqrt(view.step.num_classes / len(view.step.new))

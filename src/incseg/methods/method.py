@@ -76,6 +76,11 @@ class Method:
         return any(part.needs_stages for part in self.parts)
 
     @property
+    def needs_raw_stages(self) -> bool:
+        """Whether the networks must return the stages before their last activation."""
+        return any(part.needs_raw_stages for part in self.parts)
+
+    @property
     def solves(self) -> bool:
         """Whether steps after the first are solved in closed form instead of trained."""
         return any(part.solves for part in self.parts)

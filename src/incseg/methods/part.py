@@ -59,6 +59,8 @@ class Part:
     needs_teacher: ClassVar[bool] = False
     needs_stages: ClassVar[bool] = False
     """Uses the encoder's stages, of the student and of the teacher."""
+    needs_raw_stages: ClassVar[bool] = False
+    """Uses them as they are before their last activation."""
     rehearses: ClassVar[bool] = False
     """Keeps some images of earlier steps by their index in the dataset, which must therefore still be available."""
     keeps_data: ClassVar[bool] = False

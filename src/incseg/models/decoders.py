@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-SLOPE = 0.01  # of the leaky ReLU
+from incseg.models.activations import SLOPE
+
 WINDOW = 32  # cells along a side of the pooled branch in evaluation: the whole of a crop of 512 at stride 16
-RATES = {8: (12, 24, 36), 16: (6, 12, 18)}  # dilations by output stride
+RATES = {8: (12, 24, 32), 16: (6, 12, 18)}  # dilations by output stride; at 8, DeepLab-v3's own are 12, 24, 36
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,14 @@ class SummedDeepLab(nn.Module):
         in_channels: of the encoder's last stage.
         channels: D, of every branch and of the embedding.
         rates: dilations of the 3×3 branches.
+        window: cells along a side of the sliding window.
     """
 
-    def __init__(self, in_channels: int, channels: int = 256, rates: Sequence[int] = RATES[16]):
+    def __init__(
+        self, in_channels: int, channels: int = 256, rates: Sequence[int] = RATES[16], window: int = WINDOW
+    ):
         super().__init__()
-        self.channels = channels
+        self.channels, self.window = channels, window
         self.branches = nn.ModuleList([nn.Conv2d(in_channels, channels, 1, bias=False)])
         self.branches += [nn.Conv2d(in_channels, channels, 3, padding=r, dilation=r, bias=False) for r in rates]
         self.normalise = normalised(channels * len(self.branches))
@@ -63,13 +66,22 @@ class SummedDeepLab(nn.Module):
 
     def _pool(self, features: Tensor) -> Tensor:
         """The mean of each image in training; in evaluation that of a window around each cell."""
-        height, width = features.shape[-2:]
-        if self.training or (height <= WINDOW and width <= WINDOW):
+        if self.training:
             return features.mean(dim=(2, 3), keepdim=True)
-        window = min(height, WINDOW), min(width, WINDOW)
-        means = F.avg_pool2d(features, window, stride=1)
-        (top, bottom), (left, right) = (((side - 1) // 2, side // 2) for side in window)
-        return F.pad(means, (left, right, top, bottom), mode="replicate")
+        (rows, height), (columns, width) = (sliding_window(side, self.window, features) for side in features.shape[-2:])
+        return rows @ features @ columns.T / (height * width)
+
+
+def sliding_window(cells: int, largest: int, like: Tensor) -> tuple[Tensor, int]:
+    """(cells, cells) ones where a cell is in the window around another, and how many cells a window has.
+
+    Windows at the border are those nearest to it that lie inside. Written without a condition on the size, so that a
+    network exported with images of one size is right for all.
+    """
+    width = torch.sym_min(cells, largest)
+    place = torch.arange(cells, device=like.device)
+    first = (place - (width - 1) // 2).clamp(0, cells - width)[:, None]
+    return ((place >= first) & (place < first + width)).to(like.dtype), width
 
 
 def normalised(channels: int) -> nn.Sequential:

@@ -49,10 +49,8 @@ class SoftmaxHead(Head):
         return [head.out_channels for head in self._convolutions()]
 
     def grow(self, classes: int) -> None:
-        """Add a head for that many new classes, Xavier-initialised with zero bias."""
+        """Add a head for that many new classes, initialised as PyTorch does, like those of MiB, PLOP and UCD."""
         head = nn.Conv2d(self.channels, classes, self.kernel_size, padding=self.kernel_size // 2)
-        nn.init.xavier_uniform_(head.weight)
-        nn.init.zeros_(_bias(head))
         if self.heads:
             head.to(_bias(self._convolutions()[0]).device)
         self.heads.append(head)
@@ -77,8 +75,15 @@ class SoftmaxHead(Head):
         return scores.softmax(dim=1)
 
     def forward(self, embedding: Tensor, stages: Sequence[Tensor] = ()) -> Tensor:  # noqa: ARG002 - part of every head
-        """(B, D, h, w) → (B, C, h, w) logits."""
-        return torch.cat([head(embedding) for head in self.heads], dim=1)
+        """(B, D, h, w) → (B, C, h, w) logits, in float32 also under mixed precision.
+
+        Probabilities and entropies depend on small differences of logits, of student and teacher alike.
+        """
+        kind = embedding.device.type
+        if not torch.is_autocast_enabled(kind):
+            return torch.cat([head(embedding) for head in self.heads], dim=1)
+        with torch.autocast(kind, enabled=False):
+            return self(embedding.float())
 
     def _convolutions(self) -> list[nn.Conv2d]:
         return [head for head in self.heads if isinstance(head, nn.Conv2d)]

@@ -12,12 +12,14 @@ from torch.nn import functional as F
 from incseg.batch import Outputs, upsample
 from incseg.config import Network
 from incseg.errors import InputError, closest
+from incseg.models.activations import last_activations, make_leaky, recorded_inputs
 from incseg.models.closed_form import ClosedFormHead, FeatureLayout
-from incseg.models.decoders import RATES, NetworkParts, SummedDeepLab
+from incseg.models.decoders import RATES, WINDOW, NetworkParts, SummedDeepLab
 from incseg.models.heads import Head, SoftmaxHead
 from incseg.models.torchvision_models import torchvision_network
 
 OURS = "deeplabv3-mib"  # the one decoder that is not smp's
+SMP_RATES = {8: (12, 24, 36), 16: (6, 12, 18)}  # dilations of smp's DeepLab by output stride
 STRIDE = 32  # encoders halve the image five times; sizes are padded to a multiple
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -36,11 +38,14 @@ class Architecture(Network):
     """How logits are brought to the size of the image: smp's own models align the corners."""
     closed_form: FeatureLayout | None = None
     """The features of a closed-form head; None: a softmax head."""
+    pooling_window: int | None = None
+    """Cells along a side over which deeplabv3-mib pools in evaluation; None: 32, as published."""
 
     @classmethod
-    def of(cls, network: Network) -> "Architecture":
-        """The network that a run's settings choose."""
-        return cls(**network.model_dump(include=set(Network.model_fields)))
+    def of(cls, network: Network, crop_size: int) -> "Architecture":
+        """The network that a run's settings choose; it pools as much in evaluation as it does of a training crop."""
+        window = crop_size // network.output_stride if network.decoder.lower() == OURS else None
+        return cls(**network.model_dump(include=set(Network.model_fields)), pooling_window=window)
 
 
 class Segmenter(nn.Module):
@@ -61,6 +66,9 @@ class Segmenter(nn.Module):
         self.architecture = architecture
         self.encoder: nn.Module = whole.encoder
         self.decoder: nn.Module = whole.decoder
+        if architecture.activation == "leaky":
+            make_leaky(self.encoder)
+        self._last_activations: list[str | None] = []
         self.classifier: Head = (
             SoftmaxHead(_embedding_channels(whole.segmentation_head), head_sizes, architecture.classifier_kernel)
             if architecture.closed_form is None
@@ -72,14 +80,22 @@ class Segmenter(nn.Module):
         # Channels last is what fast convolutions want, on CPUs (1.5 times faster here) as on tensor cores.
         self.to(memory_format=torch.channels_last)
 
-    def forward(self, images: Tensor, *, with_stages: bool = False) -> Outputs:
+    def forward(self, images: Tensor, *, with_stages: bool = False, with_raw_stages: bool = False) -> Outputs:
         """(B, 3, H, W) uint8 RGB, H and W multiples of 32 → logits, embedding and, if wanted, the stages.
 
         Stages are large and mixed precision copies what is returned, so only who uses them should ask.
         """
-        embedding, stages = self.features(images)
+        with recorded_inputs(self.encoder, self._stage_ends(images) if with_raw_stages else ()) as inputs:
+            embedding, stages = self.features(images)
         scores = self.classifier(embedding, stages)
-        return Outputs(scores, embedding, stages if with_stages else [], self.architecture.align_corners)
+        named = zip(self._last_activations, stages, strict=True) if with_raw_stages else ()
+        raw = [stage if name is None else inputs[name] for name, stage in named]
+        return Outputs(scores, embedding, stages if with_stages else [], self.architecture.align_corners, raw)
+
+    def _stage_ends(self, images: Tensor) -> list[str | None]:
+        """The activations with which the encoder's stages end, found when first asked for."""
+        self._last_activations = self._last_activations or last_activations(self.encoder, self.normalise(images[:1]))
+        return self._last_activations
 
     def features(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
         """All that a head may look at: the decoder's embedding, and the encoder's stages, finest first."""
@@ -160,7 +176,9 @@ def _build(architecture: Architecture) -> Any:
 def _build_ours(encoder_name: str, architecture: Architecture) -> NetworkParts:
     stride = architecture.output_stride
     encoder = smp.encoders.get_encoder(encoder_name, weights=None, output_stride=stride)
-    decoder = SummedDeepLab(encoder.out_channels[-1], rates=RATES[stride], **architecture.decoder_options)
+    window = architecture.pooling_window or WINDOW
+    options = {"rates": RATES[stride], "window": window, **architecture.decoder_options}
+    decoder = SummedDeepLab(encoder.out_channels[-1], **options)
     return NetworkParts(encoder, decoder, nn.Conv2d(decoder.channels, 1, 1))
 
 
@@ -177,7 +195,7 @@ def _deeplab_options(architecture: Architecture) -> dict[str, Any]:
         raise InputError(f"{architecture.decoder} has an output stride of 8 or 16, not {architecture.output_stride}.")
     return {
         "encoder_output_stride": architecture.output_stride,
-        "decoder_atrous_rates": RATES[architecture.output_stride],
+        "decoder_atrous_rates": SMP_RATES[architecture.output_stride],
         "decoder_aspp_dropout": 0.0,
     }
 
