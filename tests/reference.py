@@ -164,6 +164,29 @@ def pod_distance(student: Sequence[Sequence[Sequence[Vector]]], teacher: Sequenc
     return sum(distances) / len(distances)
 
 
+def released_uncertainty(probs: Vector, num_classes: int) -> float:
+    """PLOP's code: the mean, not the sum, of −p ln p over the old classes, over ln K and over ln C."""
+    mean = sum(-p * math.log(p + 1e-8) for p in probs) / len(probs)
+    return mean / math.log(len(probs) + 1e-8) / math.log(num_classes)
+
+
+def released_median(histogram: Sequence[int]) -> float:
+    """PLOP's code: walk up the bins with a sum that grows by a bin's number where it should grow by its count."""
+    if not sum(histogram):
+        return 0.0
+    half, walked = sum(histogram) / 2, 0.0
+    for number in range(len(histogram)):
+        edge = number / len(histogram)
+        here = histogram[int(edge * len(histogram))]
+        if walked <= half <= walked + here:
+            break
+        walked += number
+    missing = half - walked
+    if here == 0:
+        return math.nan if missing == 0 else math.copysign(math.inf, missing)
+    return edge + missing / here / len(histogram)
+
+
 def squared_distance(u: Vector, v: Vector) -> float:
     return sum((x - y) ** 2 for x, y in zip(u, v, strict=True))
 

@@ -5,7 +5,14 @@ import pytest
 import torch
 
 import reference
-from incseg.losses import class_histogram, extended_map, median_of_histogram, normalised_entropy
+from incseg.losses import (
+    class_histogram,
+    extended_map,
+    median_of_histogram,
+    normalised_entropy,
+    released_entropy,
+    released_median,
+)
 
 
 @pytest.mark.parametrize("shape", [(7,), (2, 3, 4), (0,), (1,)])
@@ -66,3 +73,36 @@ def test_histograms_of_parts_add_up() -> None:
     halves = [class_histogram(values[s], classes[s], num_classes=3) for s in (slice(50), slice(50, None))]
     assert torch.equal(halves[0] + halves[1], class_histogram(values, classes, num_classes=3))
     assert int(class_histogram(torch.tensor([0.0, 1.0]), torch.tensor([0, 0]), num_classes=1).sum()) == 2
+
+
+HISTOGRAMS = {
+    "many certain pixels": {0: 900, 1: 40, 3: 10},
+    "a bin further up": {0: 3, 1: 5, 7: 60, 30: 4},
+    "looked up one bin too low": {28: 3, 29: 1010, 56: 8},
+    "an empty bin fits": {5: 1, 9: 1},
+    "none fits, and it is small": {40: 30, 41: 2},
+    "none fits, and it is large": dict.fromkeys(range(11), 3000),
+    "none fits, and the last bin is not empty": {**dict.fromkeys(range(11), 3000), 99: 2},
+    "never predicted": {},
+}
+
+
+@pytest.mark.parametrize("kind", HISTOGRAMS)
+def test_the_released_median_sums_indices_and_not_counts(kind: str) -> None:
+    counts = [HISTOGRAMS[kind].get(b, 0) for b in range(100)]
+    expected = reference.released_median(counts)
+    others = [2 * count for count in counts]
+    found = released_median(torch.tensor([counts, others])).tolist()
+    assert found == pytest.approx([expected, reference.released_median(others)], rel=1e-5, nan_ok=True)
+
+
+def test_of_these_cases_every_kind_of_result_occurs() -> None:
+    found = [reference.released_median([h.get(b, 0) for b in range(100)]) for h in HISTOGRAMS.values()]
+    assert {math.inf, -math.inf, 0.0} < set(found)
+    assert any(map(math.isnan, found))
+
+
+def test_the_released_entropy_is_a_mean_over_classes() -> None:
+    probs = torch.randn(2, 4, 3, 5, dtype=torch.float64).softmax(1)
+    expected = [reference.released_uncertainty(row, 6) for row in probs.movedim(1, -1).flatten(0, 2).tolist()]
+    assert released_entropy(probs, num_classes=6).flatten().tolist() == pytest.approx(expected)

@@ -3,7 +3,8 @@ import math
 import pytest
 import torch
 
-from incseg import methods
+import reference
+from incseg import losses, methods
 from incseg.batch import Batch, Outputs, View
 from incseg.losses import cross_entropy, pod_distance
 from incseg.methods.local_pod import LocalPod, PseudoLabelCrossEntropy
@@ -83,6 +84,31 @@ def test_thresholds_are_the_medians_of_what_the_teacher_names_on_background() ->
         chosen = entropy[probs.argmax(1) == c]
         median = float(chosen.median()) if len(chosen) else 0.0
         assert abs(float(part.memory["thresholds"][c]) - median) <= 0.011
+
+
+def test_released_thresholds_are_in_released_uncertainty_and_accept_more() -> None:
+    torch.manual_seed(0)
+    teacher = Segmenter(Architecture(encoder="test_resnet", decoder_options={"decoder_channels": 8}), [3]).eval()
+    with torch.no_grad():
+        teacher.get_parameter("classifier.heads.0.weight").mul_(30)  # as sure as a trained one
+    batch = Batch(torch.randint(0, 256, (4, 3, 64, 64), dtype=torch.uint8), torch.zeros(4, 64, 64, dtype=torch.int64))
+    outputs = teacher(batch.images)
+    probs = teacher.segment(batch.images).softmax(1)
+    accepted = {}
+    for kind in ("median", "released"):
+        part = methods.parse("plop", {"plop": {"thresholds": kind}}).parts[0]
+        part.begin(context(SECOND, teacher, teacher, batches=lambda: [batch]))
+        targets = part.relabel(View(batch, outputs, outputs, SECOND))
+        assert targets is not None
+        accepted[kind] = float((targets != 255).float().mean())
+    uncertainty = losses.released_entropy(probs, num_classes=5)
+    for c in range(3):
+        counts = losses.class_histogram(
+            uncertainty[probs.argmax(1) == c], torch.zeros(int((probs.argmax(1) == c).sum())).long(), num_classes=1
+        )[0]
+        expected = max(reference.released_median(counts.tolist()), 0.001)
+        assert float(part.memory["thresholds"][c]) == pytest.approx(expected, rel=1e-4)
+    assert accepted["released"] > accepted["median"] + 0.1
 
 
 def test_at_step_0_it_is_plain() -> None:

@@ -20,7 +20,15 @@ from incseg.losses.segmentation import (
     cross_entropy,
     unbiased_cross_entropy,
 )
-from incseg.losses.teacher_labels import BINS, class_histogram, extended_map, median_of_histogram, normalised_entropy
+from incseg.losses.teacher_labels import (
+    BINS,
+    class_histogram,
+    extended_map,
+    median_of_histogram,
+    normalised_entropy,
+    released_entropy,
+    released_median,
+)
 
 __all__ = [
     "BINS",
@@ -45,6 +53,8 @@ __all__ = [
     "pod_distance",
     "process_count",
     "prototype_matching",
+    "released_entropy",
+    "released_median",
     "repulsion",
     "sigmoid_distillation",
     "sparsity",

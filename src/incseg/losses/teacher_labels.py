@@ -56,6 +56,22 @@ def normalised_entropy(probs: Tensor) -> Tensor:
     return entropy / max(math.log(probs.shape[1]), 1e-12)
 
 
+def released_entropy(probs: Tensor, *, num_classes: int) -> Tensor:
+    """``−1/K Σ_c p_c ln(p_c + 1e-8) / (ln K · ln C)`` per pixel: the uncertainty in PLOP's released code.
+
+    A mean over the K old classes instead of a sum, and divided by two logarithms: at most 1/(K ln C).
+
+    Args:
+        probs: (B, K, …) probabilities.
+        num_classes: C, all classes of the step, background included.
+
+    Returns:
+        (B, …).
+    """
+    entropy = -(probs * (probs + 1e-8).log()).mean(dim=1)
+    return entropy / (math.log(probs.shape[1] + 1e-8) * math.log(num_classes))
+
+
 def class_histogram(values: Tensor, classes: Tensor, *, num_classes: int) -> Tensor:
     """Count values in [0, 1] by class and by bin of width 1/100. Counts of several batches or processes add up.
 
@@ -84,3 +100,30 @@ def median_of_histogram(counts: Tensor) -> Tensor:
     reached = counts.cumsum(dim=1) * 2 >= total
     edge = (reached.int().argmax(dim=1) + 1) / BINS
     return torch.where(total[:, 0] > 0, edge, 0.0)
+
+
+def released_median(counts: Tensor) -> Tensor:
+    """What PLOP's released code takes for the median of a histogram; 0 for a class without pixels.
+
+    It looks for the first bin b with ``r_b ≤ n/2 ≤ r_b + counts_b``, n being the number of pixels and r_b that of those
+    below b, and interpolates in it. But for r_b it sums the *indices* of the bins below, not their counts. Where the
+    bin that it finds is empty the result is not a number, and no pixel passes. Where it finds none the last bin stands
+    in for it: if that is empty too, the result is ∞ for a class of more than 9900 pixels, and −∞ for one of fewer. The
+    bin is looked up by rounding down ``b/100·100``, which in floating point is the bin below for b of 29, 57 and 58.
+
+    Args:
+        counts: (C, 100) int64.
+
+    Returns:
+        (C,) float32, which may be −∞, ∞ or not a number.
+    """
+    edges = [b / BINS for b in range(BINS)]
+    counted = counts[:, [int(edge * BINS) for edge in edges]]
+    below = torch.tensor([b * (b - 1) // 2 for b in range(BINS + 1)], device=counts.device)
+    half = counts.sum(dim=1, keepdim=True) / 2
+    fits = (half >= below[:-1]) & (half <= below[:-1] + counted)
+    found = fits.any(dim=1, keepdim=True)
+    place = torch.where(found, fits.int().argmax(dim=1, keepdim=True), BINS - 1)
+    passed = below[torch.where(found, place, BINS)]
+    median = torch.tensor(edges, device=counts.device)[place] + (half - passed) / counted.gather(1, place) * (1 / BINS)
+    return torch.where(half > 0, median, 0.0)[:, 0]

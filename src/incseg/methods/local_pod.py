@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -14,8 +14,9 @@ from incseg.methods.finetune import CrossEntropy
 from incseg.methods.parsing import register_method
 from incseg.methods.part import Context, LossTerm, Part, Weight
 from incseg.methods.unbiased import BalancedInitialisation
-from incseg.protocol import BACKGROUND, IGNORE
+from incseg.protocol import BACKGROUND, IGNORE, Step
 
+Thresholds = Literal["median", "released"]
 LOWEST_THRESHOLD = 0.001
 STAGES = 4  # the encoder's last four
 
@@ -24,15 +25,16 @@ STAGES = 4  # the encoder's last four
 class PseudoLabelCrossEntropy(CrossEntropy):
     """Cross-entropy on ground truth and certain pseudo-labels, weighted by how many there are (UCD eq. 19).
 
-    Where the ground truth is background, the teacher's class is the label if its entropy is at most the median entropy
-    of that class, measured once before the step over all processes; otherwise the pixel is ignored. An image's loss is
+    Where the ground truth is background, the teacher's class is the label if its uncertainty is below that class'
+    threshold, measured once before the step over all processes; otherwise the pixel is ignored. An image's loss is
     multiplied by ν, the share of its background that got a pseudo-label.
     """
 
     needs_teacher: ClassVar[bool] = True
+    thresholds: Thresholds = "median"
 
     def begin(self, context: Context) -> None:
-        """One pass over the step's data: the median entropy of each class the teacher predicts."""
+        """One pass over the step's data: the uncertainty on background, by the class that the teacher predicts."""
         if context.teacher is None:
             return
         classes = context.step.old_classes
@@ -41,10 +43,16 @@ class PseudoLabelCrossEntropy(CrossEntropy):
             for batch in context.batches():
                 probs = upsample(in_float32(context.teacher(batch.images)), batch.labels).softmax(dim=1)
                 background = batch.labels == BACKGROUND
-                entropy, predicted = losses.normalised_entropy(probs)[background], probs.argmax(dim=1)[background]
-                counts += losses.class_histogram(entropy, predicted, num_classes=classes)
-        counts = losses.sum_over_processes(counts)
-        self.memory["thresholds"] = losses.median_of_histogram(counts).clamp_min(LOWEST_THRESHOLD)
+                uncertainty = self._uncertainty(probs, context.step)[background]
+                counts += losses.class_histogram(uncertainty, probs.argmax(dim=1)[background], num_classes=classes)
+        median = losses.released_median if self.thresholds == "released" else losses.median_of_histogram
+        self.memory["thresholds"] = median(losses.sum_over_processes(counts)).clamp_min(LOWEST_THRESHOLD)
+
+    def _uncertainty(self, probs: Tensor, step: Step) -> Tensor:
+        """(B, H, W) the teacher's entropy, as the paper normalises it or as the released code does."""
+        if self.thresholds == "released":
+            return losses.released_entropy(probs, num_classes=step.num_classes)
+        return losses.normalised_entropy(probs)
 
     def relabel(self, view: View) -> Tensor | None:
         """Ground truth where it is foreground, the teacher's class where it is certain, 255 elsewhere."""
@@ -52,7 +60,7 @@ class PseudoLabelCrossEntropy(CrossEntropy):
             return None
         probs = view.teacher_logits.softmax(dim=1)
         predicted = probs.argmax(dim=1)
-        certain = losses.normalised_entropy(probs) <= self.memory["thresholds"][predicted]
+        certain = self._uncertainty(probs, view.step) < self.memory["thresholds"][predicted]
         return torch.where(view.labels == BACKGROUND, torch.where(certain, predicted, IGNORE), view.labels)
 
     def losses(self, view: View) -> dict[str, Tensor]:
@@ -61,7 +69,7 @@ class PseudoLabelCrossEntropy(CrossEntropy):
             return super().losses(view)
         background = view.labels == BACKGROUND
         accepted = background & (view.targets != IGNORE)
-        share = accepted.sum(dim=(1, 2)) / background.sum(dim=(1, 2)).clamp_min(1)
+        share = accepted.sum(dim=(1, 2)) / (background.sum(dim=(1, 2)) + 1e-6)
         per_image = torch.stack(
             [
                 losses.cross_entropy(logits[None], targets[None])
@@ -73,7 +81,7 @@ class PseudoLabelCrossEntropy(CrossEntropy):
 
 @dataclass
 class LocalPod(LossTerm):
-    """Local POD on the encoder's last four stages before their activation, the embedding and the logits (UCD eq. 18)."""
+    """Local POD on the encoder's last four stages, before their activation, embedding and logits (UCD eq. 18)."""
 
     needs_teacher: ClassVar[bool] = True
     needs_raw_stages: ClassVar[bool] = True
@@ -97,6 +105,12 @@ class LocalPod(LossTerm):
     "pseudo-labels by entropy, and pooled feature maps that follow the teacher's",
     paper="Douillard et al., PLOP: Learning without Forgetting for Continual Semantic Segmentation, CVPR 2021",
 )
-def plop(pod_weight: Weight = 0.01, logits_weight: Weight = 0.0005) -> Sequence[Part]:
-    """``L = ν L_ce(S) + λ_pod L_pod`` (UCD eq. 18–20); the weights are those for VOC."""
-    return [PseudoLabelCrossEntropy(), LocalPod(pod_weight, logits_weight), BalancedInitialisation()]
+def plop(
+    pod_weight: Weight = 0.01, logits_weight: Weight = 0.0005, thresholds: Thresholds = "median"
+) -> Sequence[Part]:
+    """``L = ν L_ce(S) + λ_pod L_pod`` (UCD eq. 18–20); the weights are those for VOC.
+
+    ``thresholds``: pseudo-labels are certain below the median entropy of their class, or below what the released code
+    computes in its place, which accepts more of them.
+    """
+    return [PseudoLabelCrossEntropy(thresholds), LocalPod(pod_weight, logits_weight), BalancedInitialisation()]

@@ -13,7 +13,9 @@ SLOPE = 0.01  # of the leaky ReLU in the code of MiB, PLOP and UCD
 
 def make_leaky(encoder: nn.Module) -> None:
     """Put a leaky ReLU in the place of every ReLU."""
-    found = [(parent, name) for parent in encoder.modules() for name, child in parent.named_children() if _is_relu(child)]
+    found = [
+        (parent, name) for parent in encoder.modules() for name, child in parent.named_children() if _is_relu(child)
+    ]
     if not found:
         raise InputError("model.activation leaky needs an encoder with ReLUs, such as a ResNet; this one has none.")
     for parent, name in found:
@@ -45,7 +47,7 @@ def _run(
     results: dict[str, Tensor] = {}
 
     def keep(name: str) -> Callable[..., None]:
-        return lambda module, inputs, result: results.update({name: result})
+        return lambda *module_inputs_result: results.update({name: module_inputs_result[-1]})
 
     handles = [module.register_forward_hook(keep(name)) for name, module in activations.items()]
     modes = {module: module.training for module in encoder.modules()}
@@ -64,7 +66,7 @@ def recorded_inputs(encoder: nn.Module, names: Sequence[str | None]) -> Iterator
     inputs: dict[str, Tensor] = {}
 
     def keep(name: str) -> Callable[..., None]:
-        return lambda module, arguments: inputs.update({name: arguments[0]})
+        return lambda *module_inputs: inputs.update({name: module_inputs[-1][0]})
 
     found = [name for name in names if name is not None]
     handles = [encoder.get_submodule(name).register_forward_pre_hook(keep(name)) for name in found]
@@ -73,10 +75,6 @@ def recorded_inputs(encoder: nn.Module, names: Sequence[str | None]) -> Iterator
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _is_relu(module: nn.Module) -> bool:
-    return type(module) is nn.ReLU
 
 
 def _is_activation(module: nn.Module) -> bool:

@@ -36,9 +36,7 @@ class SummedDeepLab(nn.Module):
         window: cells along a side of the sliding window.
     """
 
-    def __init__(
-        self, in_channels: int, channels: int = 256, rates: Sequence[int] = RATES[16], window: int = WINDOW
-    ):
+    def __init__(self, in_channels: int, channels: int = 256, rates: Sequence[int] = RATES[16], window: int = WINDOW):
         super().__init__()
         self.channels, self.window = channels, window
         self.branches = nn.ModuleList([nn.Conv2d(in_channels, channels, 1, bias=False)])
