@@ -38,17 +38,22 @@ def contrastive_distillation(
     teacher_probs: Sequence[Vector] | None,
     temperature: float,
     denominator: str,
+    paired_only: bool = False,
 ) -> float:
-    """UCD eq. 5–8, 10, 11: sum over anchors, over positives, of σ · −log-contrast."""
+    """UCD eq. 5–8, 10, 11: sum over anchors, over positives, of σ · −log-contrast.
+
+    The mean is over all anchors; ``paired_only``: over those that have a positive, as in the authors' release.
+    """
     features = list(anchors) + list(teacher)
     labels = list(anchor_labels) + list(teacher_labels)
     probs = None if anchor_probs is None or teacher_probs is None else list(anchor_probs) + list(teacher_probs)
     in_r = [a for a in range(len(anchors)) if anchor_labels[a] >= 0]
-    total = 0.0
+    total, paired = 0.0, 0
     for a in in_r:
         contrast = [j for j in range(len(features)) if j != a and labels[j] >= 0]
         positives = [j for j in contrast if labels[j] == labels[a]]
         negatives = [j for j in contrast if labels[j] != labels[a]]
+        paired += bool(positives)
         if not positives or not negatives:
             continue
         inner = 0.0
@@ -62,7 +67,8 @@ def contrastive_distillation(
             sigma = 1.0 if probs is None else sum(p * q for p, q in zip(probs[a], probs[g], strict=True))
             inner += sigma * -(delta - log_denominator)
         total += inner / len(positives)
-    return total / len(in_r) if in_r else 0.0
+    counted = paired if paired_only else len(in_r)
+    return total / counted if counted else 0.0
 
 
 def cross_entropy(pixels: Sequence[Vector], labels: Sequence[int]) -> float:

@@ -1,5 +1,7 @@
 """UCD on maps: which pixels are anchors and contrast. Each row of the paper's ablations is a method or a setting."""
 
+import copy
+
 import pytest
 import torch
 
@@ -8,8 +10,11 @@ from incseg import methods
 from incseg.batch import Batch, Outputs, View
 from incseg.errors import InputError
 from incseg.methods.contrast import ContrastiveDistillation, PixelContrast, SegmentContrast, StudentContrast
+from incseg.methods.part import Contrast
 from incseg.methods.pixels import keep_regions
+from incseg.models import Architecture, Segmenter
 from incseg.protocol import Step, steps
+from samples import context
 
 FIRST, SECOND = steps("2-2", 4)  # channels 1, 2 are old, 3, 4 new
 LABELS = torch.tensor([0, 1, 2, 3, 4, 255])
@@ -164,3 +169,49 @@ def test_alone_it_trains_on_the_extended_map_at_full_size() -> None:
     assert torch.equal(relabelled.targets[foreground], view.labels[foreground])
     assert torch.equal(relabelled.targets == 255, view.labels == 255)
     assert set(relabelled.targets[view.labels == 0].unique().tolist()) == {0, 1, 2}
+
+
+def test_as_released_the_mean_is_over_paired_anchors_and_ignored_pixels_are_background() -> None:
+    view = make_view()
+    assert view.teacher is not None
+    labels = view.labels.clone()
+    labels[0, :16, :16] = 4  # the only pixel of its class: an anchor without a positive
+    labels[(view.labels == 4)] = 255
+    labels[0, :16, :16] = 4
+    view = View(view.batch._replace(labels=labels), view.student, view.teacher, SECOND)
+    truth = [0 if y == 255 else y for y in labels[:, 8::16, 8::16].flatten().tolist()]
+    probs = view.teacher.logits.softmax(1).movedim(1, -1).flatten(0, 2).tolist()
+    extended = [reference.extended_pixel(y, p, 5) for y, p in zip(truth, probs, strict=True)]
+    chosen = [[y if y in kept else -1 for y, _ in extended] for kept in ((1, 2, 3, 4), (1, 2))]
+    sigma = [row for _, row in extended]
+    expected, over_all = (
+        reference.contrastive_distillation(
+            pixels(view.student), chosen[0], pixels(view.teacher), chosen[1], sigma, sigma, 0.07, "negatives", paired
+        )
+        for paired in (True, False)
+    )
+    assert expected > 1.01 * over_all > 0
+    part = next(p for p in methods.parse("ucd", {"ucd": {"released": True}}).parts if isinstance(p, Contrast))
+    assert isinstance(part, ContrastiveDistillation)
+    assert part.detach_contrast
+    assert part.losses(view)["contrast"].item() == pytest.approx(0.01 * expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "frozen_at", "first_step"),
+    [({}, [], ""), ({"frozen_head": True}, [1], ""), ({"released": True}, [0, 1], "first head as initialised")],
+)
+def test_the_first_head_is_frozen_after_step_0_or_from_the_start(
+    settings: dict[str, bool], frozen_at: list[int], first_step: str
+) -> None:
+    method = methods.parse("mib+ucd", {"ucd": settings})
+    assert method.first_step == first_step
+    student = Segmenter(Architecture(encoder="test_resnet", decoder_options={"decoder_channels": 8}), [3])
+    teacher = None
+    for step in (FIRST, SECOND):
+        student.requires_grad_(True)
+        method.begin(context(step, student, teacher))
+        trained = [head.weight.requires_grad for head in student.softmax_head.heads]
+        assert trained == [step.index not in frozen_at, True][: step.index + 1]
+        teacher = copy.deepcopy(student)
+        student.softmax_head.grow(2)

@@ -1,6 +1,10 @@
 """The mathematics: pure functions of tensors, free of engine, data and configuration."""
 
-from incseg.losses.contrastive import contrastive_distillation, contrastive_distillation_global
+from incseg.losses.contrastive import (
+    contrastive_distillation,
+    contrastive_distillation_global,
+    share_with_positive,
+)
 from incseg.losses.distillation import (
     feature_distillation,
     local_pod,
@@ -56,6 +60,7 @@ __all__ = [
     "released_entropy",
     "released_median",
     "repulsion",
+    "share_with_positive",
     "sigmoid_distillation",
     "sparsity",
     "sum_over_processes",

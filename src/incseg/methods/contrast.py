@@ -17,8 +17,9 @@ from incseg.batch import View
 from incseg.losses.contrastive import Denominator
 from incseg.methods.finetune import CrossEntropy
 from incseg.methods.parsing import register_method
-from incseg.methods.part import Contrast, Part, Stride, Temperature, Weight, default
+from incseg.methods.part import Context, Contrast, Part, Stride, Temperature, Weight, default
 from incseg.methods.pixels import grid_size, keep_regions, labels_on_grid, parse_regions, pixels_on_grid
+from incseg.protocol import BACKGROUND, IGNORE
 
 PAPER = "Yang et al., Uncertainty-aware Contrastive Distillation for Incremental Semantic Segmentation, TPAMI 2022"
 VISIBLE = "new+background"  # what the ground truth of a step contains
@@ -53,6 +54,8 @@ class ContrastiveDistillation(Contrast):
     denominator: Denominator = "negatives"
     detach_contrast: bool = False
     stride: int = 16
+    released: bool = False
+    """As in the authors' release: ignored pixels count as background, and the mean is over anchors with a positive."""
 
     def __post_init__(self) -> None:
         parse_regions(self.student)
@@ -61,24 +64,50 @@ class ContrastiveDistillation(Contrast):
     def losses(self, view: View) -> dict[str, Tensor]:
         """One cell of the grid is one pixel of the paper's H/16 × W/16 maps."""
         assert view.teacher is not None
-        size = grid_size(view, self.stride)
+        size, classes = grid_size(view, self.stride), view.step.num_classes
         probs = F.adaptive_avg_pool2d(view.teacher.logits.softmax(dim=1), size).movedim(1, -1)
-        labels, extended = losses.extended_map(
-            labels_on_grid(view.labels, size), probs, num_classes=view.step.num_classes
+        truth = labels_on_grid(view.labels, size)
+        truth = truth.where(truth != IGNORE, BACKGROUND) if self.released else truth
+        labels, extended = losses.extended_map(truth, probs, num_classes=classes)
+        anchor_labels, teacher_labels = (
+            keep_regions(labels, regions, view.step).flatten() for regions in (self.student, self.teacher)
         )
         sigma = extended.flatten(0, 2) if self.uncertainty else None
         loss = losses.contrastive_distillation_global(
             pixels_on_grid(view.student.embedding, size),
-            keep_regions(labels, self.student, view.step).flatten(),
+            anchor_labels,
             pixels_on_grid(view.teacher.embedding, size),
-            keep_regions(labels, self.teacher, view.step).flatten(),
+            teacher_labels,
             anchor_probs=sigma,
             teacher_probs=sigma,
             temperature=self.temperature,
             denominator=self.denominator,
             detach_contrast=self.detach_contrast,
         )
+        if self.released:
+            loss = loss / losses.share_with_positive(anchor_labels, teacher_labels, num_classes=classes).to(loss.dtype)
         return {"contrast": self.weight * loss}
+
+
+@dataclass
+class FrozenFirstHead(Part):
+    """The first head, of background and the classes of step 0, keeps its weights after step 0."""
+
+    def begin(self, context: Context) -> None:
+        """Freeze it; a part that initialises the new head may still share out background's bias."""
+        if context.teacher is not None:
+            context.student.softmax_head.heads[0].requires_grad_(False)
+
+
+@dataclass
+class NeverTrainedFirstHead(FrozenFirstHead):
+    """The first head stays as it was initialised, from step 0 on: the network learns to fit it."""
+
+    first_step: ClassVar[str | None] = "first head as initialised"
+
+    def begin(self, context: Context) -> None:
+        """Freeze it in every step."""
+        context.student.softmax_head.heads[0].requires_grad_(False)
 
 
 @dataclass
@@ -145,16 +174,23 @@ def ucd(
     denominator: Denominator = "negatives",
     detach_contrast: bool = False,
     stride: Stride = 16,
+    frozen_head: bool = False,
+    released: bool = False,
 ) -> Sequence[Part]:
     """``L = L_ce(M̄) + λ_ucd L_ucd``; summed with another method, that one's segmentation loss replaces ``L_ce(M̄)``.
 
     ``student`` and ``teacher`` choose whose pixels take part, as in the paper's Table "ab_ucd": sums of ``old``,
     ``new`` and ``background``. Its rows are old+new+background for both; old+new for both; and the defaults.
+    ``frozen_head`` keeps the first head after step 0. ``released`` is what the authors' code does: the first head is
+    never trained, the contrast is detached, ignored pixels count as background, and the mean is over anchors that
+    have a positive.
     """
+    detach_contrast = detach_contrast or released
     contrast = ContrastiveDistillation(
-        weight, temperature, uncertainty, student, teacher, denominator, detach_contrast, stride
+        weight, temperature, uncertainty, student, teacher, denominator, detach_contrast, stride, released
     )
-    return [default(ExtendedMapCrossEntropy()), contrast]
+    frozen = [NeverTrainedFirstHead()] if released else [FrozenFirstHead()] if frozen_head else []
+    return [default(ExtendedMapCrossEntropy()), contrast, *frozen]
 
 
 @register_method("cd", "contrastive distillation without uncertainty: the ablation of ucd with σ = 1", paper=PAPER)

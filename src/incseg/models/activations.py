@@ -13,13 +13,11 @@ SLOPE = 0.01  # of the leaky ReLU in the code of MiB, PLOP and UCD
 
 def make_leaky(encoder: nn.Module) -> None:
     """Put a leaky ReLU in the place of every ReLU."""
-    found = [
-        (parent, name) for parent in encoder.modules() for name, child in parent.named_children() if _is_relu(child)
-    ]
-    if not found:
+    relus = [name for name, module in encoder.named_modules(remove_duplicate=False) if type(module) is nn.ReLU]
+    if not relus:
         raise InputError("model.activation leaky needs an encoder with ReLUs, such as a ResNet; this one has none.")
-    for parent, name in found:
-        setattr(parent, name, nn.LeakyReLU(SLOPE, inplace=True))
+    for name in relus:
+        encoder.set_submodule(name, nn.LeakyReLU(SLOPE, inplace=True))
 
 
 def last_activations(encoder: nn.Module, images: Tensor) -> list[str | None]:

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import reference
 from contrast_cases import Case, in_float64, relative_error, run
-from incseg.losses import contrastive_distillation
+from incseg.losses import contrastive_distillation, share_with_positive
 from incseg.losses.contrastive import chunked as contrastive_chunked
 
 
@@ -254,3 +254,12 @@ def test_chunked_memory_is_linear() -> None:
     with Watch():  # type: ignore[no-untyped-call]
         run(case(3000, 1500, 8), backend="chunked")
     assert largest <= contrastive_chunked.BLOCK_ELEMENTS["cpu"]
+
+
+@pytest.mark.parametrize(
+    ("anchors", "teacher", "share"),
+    [([0, 0, 1, -1, 2], [1, 3], 3 / 4), ([0, 1, -1], [2], 1.0), ([-1], [0], 1.0), ([], [], 1.0), ([3, 3], [], 1.0)],
+)
+def test_the_share_of_anchors_with_a_positive(anchors: list[int], teacher: list[int], share: float) -> None:
+    labels = [torch.tensor(ids, dtype=torch.int64) for ids in (anchors, teacher)]
+    assert share_with_positive(*labels, num_classes=4).item() == share

@@ -5,6 +5,13 @@ from incseg.losses.contrastive.interface import (
     Denominator,
     contrastive_distillation,
     contrastive_distillation_global,
+    share_with_positive,
 )
 
-__all__ = ["Backend", "Denominator", "contrastive_distillation", "contrastive_distillation_global"]
+__all__ = [
+    "Backend",
+    "Denominator",
+    "contrastive_distillation",
+    "contrastive_distillation_global",
+    "share_with_positive",
+]

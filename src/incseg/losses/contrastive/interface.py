@@ -13,6 +13,7 @@ from incseg.losses.contrastive import chunked
 from incseg.losses.contrastive.backend import ContrastSets, ContrastSettings, StreamedBackend
 from incseg.losses.contrastive.dense import dense_loss
 from incseg.losses.contrastive.streamed import Plan, streamed_loss
+from incseg.losses.processes import sum_over_processes
 
 Denominator = Literal["negatives", "pair"]
 Backend = Literal["auto", "eager", "chunked", "triton"]
@@ -101,6 +102,27 @@ def contrastive_distillation_global(
     settings = _settings(temperature, denominator, detach_contrast)
     world = dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1
     return _loss(sets, settings, backend, group=group, world=world)
+
+
+def share_with_positive(anchor_labels: Tensor, teacher_labels: Tensor, *, num_classes: int) -> Tensor:
+    """|R⁺|/|R|, the share of the anchors of all processes that have a positive.
+
+    ``contrastive_distillation`` divided by it is a mean over the anchors that have one, as in the authors' release.
+
+    Args:
+        anchor_labels: (N,) integer class ids below C; below 0: not an anchor.
+        teacher_labels: (M,) the same for the rest of the contrast set.
+        num_classes: C.
+
+    Returns:
+        A float32 scalar in (0, 1]; 1 where no anchor has a positive, since the loss is then 0.
+    """
+    own, rest = (labels.new_zeros(num_classes, dtype=torch.int64) for labels in (anchor_labels, teacher_labels))
+    for counts, labels in ((own, anchor_labels), (rest, teacher_labels)):
+        counts.scatter_add_(0, labels.clamp_min(0).long(), (labels >= 0).long())
+    anchors, others = sum_over_processes(torch.stack([own, rest]))
+    paired = anchors.where(anchors + others > 1, 0).sum()
+    return torch.where(paired > 0, paired / anchors.sum().clamp_min(1), 1.0)
 
 
 def _loss(
