@@ -8,7 +8,8 @@ from incseg.errors import InputError
 
 def test_the_defaults_are_the_papers_recipe_for_voc() -> None:
     config = load_recipe("voc/15-5/overlapped")
-    assert (config.model.encoder, config.model.decoder, config.model.output_stride) == ("resnet101", "deeplabv3", 16)
+    network = config.model
+    assert (network.encoder, network.decoder, network.output_stride) == ("resnet101", "deeplabv3-mib", 16)
     assert (config.optim.epochs, config.optim.batch_size, config.data.crop_size) == (30, 24, 512)
     assert (config.optim.learning_rate, config.optim.incremental_learning_rate) == (0.01, 0.001)
     assert (config.optim.momentum, config.optim.weight_decay, config.optim.power) == (0.9, 1e-4, 0.9)
@@ -35,12 +36,21 @@ def test_every_setting_of_the_paper_has_a_recipe() -> None:
 def test_the_papers_recipe_for_ade20k_and_cityscapes() -> None:
     ade = load_recipe("ade20k/100-50-b/disjoint", {"method": "plop+ucd"})
     assert (ade.optim.epochs, ade.optim.learning_rate, ade.optim.incremental_learning_rate) == (60, 0.01, 0.01)
-    assert ade.settings == {"plop": {"pod_weight": 0.001, "logits_weight": 0.00001}}
+    assert ade.settings == {"plop": {"pod_weight": 0.001, "logits_weight": 0.00001, "thresholds": "released"}}
     assert (ade.data.future, ade.data.background) == ("background", "score")
     city = load_recipe("cityscapes/13-1/overlapped", {"method": "mib"})
     assert (city.optim.epochs, city.optim.learning_rate, city.optim.incremental_learning_rate) == (60, 0.01, 0.001)
     assert city.settings == {"mib": {"kd_weight": 100.0}}
     assert (city.data.void, city.data.scored_void, city.data.future) == ("background", "background", "ignore")
+
+
+@pytest.mark.parametrize("dataset", ["voc", "ade20k", "cityscapes", "shapes"])
+def test_published_recipes_have_the_papers_network_and_plops_released_thresholds(dataset: str) -> None:
+    task = {"voc": "15-1", "ade20k": "100-50", "cityscapes": "13-6", "shapes": "4-2"}[dataset]
+    config = load_recipe(f"{dataset}/{task}/overlapped", {"method": "plop+ucd"})
+    published = dataset != "shapes"
+    assert (config.model.decoder == "deeplabv3-mib") == published
+    assert (config.settings.get("plop", {}).get("thresholds") == "released") == published
 
 
 def test_layers_later_ones_win(tmp_path: Path) -> None:

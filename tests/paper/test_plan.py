@@ -29,6 +29,20 @@ def test_methods_that_may_share_a_first_step_wait_for_one_of_them() -> None:
     assert [c["--method"] for c in found[:3]] == ["ft", "ewc", "lwf-mc"]  # who waits for nobody comes first
 
 
+def test_what_the_authors_release_does_otherwise_is_run_too() -> None:
+    found = commands(make_plan("voc-main", columns=["15-1/overlapped"]))
+    released = {c["--method"]: c for c in found if "--ucd.released" in c}
+    assert list(released) == ["mib+ucd", "plop+ucd"]
+    assert all(c["--ucd.released"] == "true" for c in released.values())
+    own = released["mib+ucd"]["--out"]  # the first head is not trained in step 0 either, so the two share another one
+    assert [c.get("--first-step") for c in released.values()] == [None, own]
+    assert {c["--out"] for c in released.values()}.isdisjoint(c["--out"] for c in found if "--ucd.released" not in c)
+    (row,) = make_plan("voc-main", rows=["MiB+UCD, as released"], columns=["15-1/overlapped"]).rows
+    table = read_tables()["voc-main"]
+    as_written = next(row for row in table.rows if row.name == "mib+ucd")
+    assert (row.name, row.scores) == ("mib+ucd-released", as_written.scores)
+
+
 def test_seeds_share_nothing() -> None:
     found = commands(make_plan("voc-main", rows=["ft", "mib"], columns=["15-5/disjoint"], seeds=3))
     assert [c["--seed"] for c in found] == ["42", "43", "44"] * 2

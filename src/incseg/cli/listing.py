@@ -109,7 +109,7 @@ def tables() -> list[Table]:
             table.name,
             str(table.number or "–"),
             table.title,
-            "\n".join(row.name for row in table.rows),
+            "\n".join(row.name for row in table.planned_rows),
             "\n".join(block.protocol for block in table.blocks),
         ]
         for table in read_tables().values()

@@ -51,7 +51,7 @@ def compare(table: PaperTable, block: Block, runs: Mapping[str, Sequence[Run]]) 
     Scores with background have columns of their own: always for all classes, and for the first group where a row of the
     paper counts it there. Each of the paper's numbers then stands beside a score of ours that is counted alike.
     """
-    rows = [row for row in table.rows if row.name in runs]
+    rows = [row for row in table.planned_rows if row.name in runs]
     columns = list(_columns(rows, block))
     return [
         ComparedRow(row, runs[row.name], [_score(table, row, block, column, runs[row.name]) for column in columns])
@@ -149,6 +149,6 @@ def _candidates(run: Run, protocol: str) -> Iterator[tuple[int, PaperTable, Pape
     for table in read_tables().values():
         blocks = [block for block in table.blocks if block.protocol == protocol and table.number]
         if blocks and len(run.classes) == blocks[0].num_foreground + 1:
-            for row in table.rows:
+            for row in table.planned_rows:
                 if row.method == run.method and (row.task is not None) == run.is_offline:
                     yield len(row.deviations(run.settings, run.protocol, run.seed)), table, row

@@ -111,15 +111,15 @@ def make_plan(
 
 def _choose_rows(table: PaperTable, wanted: Sequence[str]) -> list[PaperRow]:
     """Rows by name or by label in the paper, in the table's order; all if none is named."""
-    names = {key: row for row in table.rows for key in (row.label.lower(), row.name.lower())}
+    names = {key: row for row in table.planned_rows for key in (row.label.lower(), row.name.lower())}
     for name in wanted:
         if name.lower() not in names:
             raise InputError(
-                f"{table.name} has no row '{name}': choose from {', '.join(row.name for row in table.rows)}."
+                f"{table.name} has no row '{name}': choose from {', '.join(row.name for row in table.planned_rows)}."
                 f"{closest(name, names)}"
             )
     chosen = [names[name.lower()] for name in wanted]
-    return [row for row in table.rows if row in chosen] if wanted else list(table.rows)
+    return [row for row in table.planned_rows if row in chosen] if wanted else list(table.planned_rows)
 
 
 def _choose_blocks(table: PaperTable, wanted: Sequence[str]) -> list[Block]:

@@ -65,6 +65,8 @@ class PaperRow(StrictModel):
     method: str
     settings: dict[str, dict[str, Any]] = {}
     """Settings beyond the published recipe."""
+    released: bool = False
+    """The authors' released code does more than the paper says: run both, beside the same numbers."""
     task: str | None = None
     """The task to run instead of the block's; Joint learns all classes at once."""
     needs: str | None = None
@@ -79,6 +81,12 @@ class PaperRow(StrictModel):
     """Percent; None where the paper prints a dash. No scores at all where only a picture is published."""
     scores_in: str | None = None
     """The table whose row of the same method has the numbers, where this one has none."""
+
+    def as_released(self) -> "PaperRow":
+        """The same row by the authors' released code instead of the paper's text."""
+        settings = merge(self.settings, {"ucd": {"released": True}})
+        changes = {"name": f"{self.name}-released", "label": f"{self.label}, as released", "settings": settings}
+        return self.model_copy(update=changes)
 
     def counts_background(self, protocol: str) -> Background:
         """Where this row counts background under a protocol."""
@@ -129,6 +137,11 @@ class PaperTable(StrictModel):
             widths = [len(values) for values in row.scores] if row.scores else None
             assert widths in (None, [len(block.groups) for block in self.blocks]), f"{self.name}: {row.label}"
         return self
+
+    @property
+    def planned_rows(self) -> list[PaperRow]:
+        """The paper's rows; those whose released code does more than the paper says are there twice."""
+        return [planned for row in self.rows for planned in ([row, row.as_released()] if row.released else [row])]
 
     @property
     def title_in_paper(self) -> str:
