@@ -74,9 +74,8 @@ def test_prototypes_are_running_means_over_batches_and_matching_holds_old_classe
 def test_the_classes_of_the_ground_truth_go_to_their_running_prototypes_and_apart() -> None:
     part, earlier, view = Prototypes(1.0, 1.0, 1.0), make_view(SECOND, 5), make_view(SECOND, 4)
     part.observe(earlier, STUDENT)
-    both = [pixels(earlier), pixels(view)]
-    seen = reference.class_means(*([x for pair in both for x in pair[i]] for i in range(2)), 5)
-    rows, truth = pixels(view)
+    (rows_before, truth_before), (rows, truth) = pixels(earlier), pixels(view)
+    seen = reference.class_means([*rows_before, *rows], [*truth_before, *truth], 5)
     assert {0, 3, 4} <= set(truth)
     prototypes = [seen[c] if c in (3, 4) else [0.0] * 5 for c in range(5)]  # background has none
     terms = part.losses(view)

@@ -10,7 +10,8 @@ from torch.nn import functional as F
 from incseg.config import Network
 from incseg.errors import InputError
 from incseg.models import Architecture, Segmenter
-from incseg.models.decoders import SLOPE, WINDOW, SummedDeepLab
+from incseg.models.activations import SLOPE
+from incseg.models.decoders import WINDOW, SummedDeepLab
 
 
 def decoder() -> SummedDeepLab:

@@ -55,6 +55,7 @@ def test_new_heads_are_initialised_as_pytorch_does() -> None:
     torch.manual_seed(3)
     expected = nn.Conv2d(4, 2, 1)
     assert torch.equal(classifier.get_parameter("heads.0.weight"), expected.weight)
+    assert expected.bias is not None
     assert torch.equal(classifier.get_parameter("heads.0.bias"), expected.bias)
 
 

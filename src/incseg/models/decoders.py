@@ -67,10 +67,10 @@ class SummedDeepLab(nn.Module):
         if self.training:
             return features.mean(dim=(2, 3), keepdim=True)
         (rows, height), (columns, width) = (sliding_window(side, self.window, features) for side in features.shape[-2:])
-        return rows @ features @ columns.T / (height * width)
+        return (rows @ features @ columns.T).div(height * width)
 
 
-def sliding_window(cells: int, largest: int, like: Tensor) -> tuple[Tensor, int]:
+def sliding_window(cells: int, largest: int, like: Tensor) -> tuple[Tensor, int | torch.SymInt]:
     """(cells, cells) ones where a cell is in the window around another, and how many cells a window has.
 
     Windows at the border are those nearest to it that lie inside. Written without a condition on the size, so that a

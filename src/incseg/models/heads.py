@@ -80,10 +80,10 @@ class SoftmaxHead(Head):
         Probabilities and entropies depend on small differences of logits, of student and teacher alike.
         """
         kind = embedding.device.type
-        if not torch.is_autocast_enabled(kind):
-            return torch.cat([head(embedding) for head in self.heads], dim=1)
-        with torch.autocast(kind, enabled=False):
-            return self(embedding.float())
+        if torch.is_autocast_enabled(kind):
+            with torch.autocast(kind, enabled=False):
+                return self.forward(embedding.float())
+        return torch.cat([head(embedding) for head in self.heads], dim=1)
 
     def _convolutions(self) -> list[nn.Conv2d]:
         return [head for head in self.heads if isinstance(head, nn.Conv2d)]
