@@ -71,6 +71,13 @@ def _require_same_size(path: Path, mask: Image.Image, image: Path) -> None:
             )
 
 
+def image_shape(path: Path) -> tuple[int, int]:
+    """Height and width of an image file, upright; only its header is read."""
+    with _opened(path, "image") as image:
+        width, height = _upright_size(image)
+        return height, width
+
+
 def check_image(path: Path) -> None:
     """Refuse a file that cannot be read or is cut off; it is decoded only if its last bytes leave that open."""
     with _opened(path, "image") as image:

@@ -60,7 +60,7 @@ class Extension(Curriculum):
     def training_images(self, step: Step, crop_size: int, *, keep_old: bool = False) -> TrainingImages:
         """Every image of the folder; there are none of step 0."""
         table = self.training_table(step, keep_old=keep_old)
-        return TrainingImages(self.source.train, self.indices[step.index], table, TrainingTransform(crop_size))
+        return TrainingImages(self.learnt_from, self.indices[step.index], table, TrainingTransform(crop_size))
 
     def training_table(self, step: Step, *, keep_old: bool = False) -> Tensor:
         """The folder labels the new classes only."""

@@ -65,7 +65,7 @@ class ProtocolCurriculum(Curriculum):
         lists = self.indices[: step.index + 1] if keep_old else [self.indices[step.index]]
         chosen = sorted({index for indices in lists for index in indices})
         table = self.training_table(step, keep_old=keep_old)
-        return TrainingImages(self.source.train, chosen, table, TrainingTransform(crop_size))
+        return TrainingImages(self.learnt_from, chosen, table, TrainingTransform(crop_size))
 
     def training_table(self, step: Step, *, keep_old: bool = False) -> Tensor:
         """Only the step's classes are labelled, or with ``keep_old`` all seen so far."""

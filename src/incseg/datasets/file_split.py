@@ -10,7 +10,8 @@ from torch import Tensor
 
 from incseg.datasets.source import Split
 from incseg.errors import InputError
-from incseg.images import check_image, read_image, read_mask
+from incseg.images import check_image, image_shape, read_image, read_mask
+from incseg.sizes import Size
 
 
 class FileSplit(Split):
@@ -45,6 +46,10 @@ class FileSplit(Split):
                 raise InputError(f"the mask {path} holds the id {ids.max()}, which this dataset does not have.")
             ids = self.table[ids]
         return torch.from_numpy(ids)
+
+    def shape(self, index: int) -> Size:
+        """As the header of the image says."""
+        return image_shape(self.images[index])
 
     def check(self, index: int) -> None:
         """The image must be complete."""

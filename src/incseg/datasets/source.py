@@ -12,6 +12,7 @@ from incseg.errors import InputError
 from incseg.files import read_text
 from incseg.protocol import IGNORE
 from incseg.registry import Registry
+from incseg.sizes import Size
 
 # How the images of a dataset are shared out in the disjoint setting; see curriculum/rules.py.
 Disjoint = Literal["plain", "balanced"]
@@ -33,6 +34,11 @@ class Split(ABC):
     @abstractmethod
     def mask(self, index: int) -> Tensor:
         """(H, W) integer class ids of the dataset: 0 background, 255 ignored."""
+
+    def shape(self, index: int) -> Size:
+        """Height and width, if possible without decoding anything."""
+        mask = self.mask(index)
+        return mask.shape[0], mask.shape[1]
 
     def check(self, index: int) -> None:  # noqa: B027 - a split without files needs no check
         """Refuse an image file that is missing or cut off, if possible without decoding it."""

@@ -36,6 +36,10 @@ class Architecture(Network):
     """How logits are brought to the size of the image: smp's own models align the corners."""
     closed_form: FeatureLayout | None = None
     """The features of a closed-form head; None: a softmax head."""
+    longest_side: int | None = None
+    """Larger images are reduced to it, in training as in prediction; None: images are taken as they are."""
+    seen_side: int | None = None
+    """The longer side of a typical training image as the network saw it, scaled into the crops; None: not known."""
 
     @classmethod
     def of(cls, network: Network) -> "Architecture":

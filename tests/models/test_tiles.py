@@ -5,9 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from conftest import coloured_patches, solved
-from incseg.deploy import tiles
-from incseg.deploy.tiles import predict_ids, spans
-from incseg.models import Architecture, Segmenter
+from incseg.models import Architecture, Segmenter, tiles
+from incseg.models.tiles import predict_ids, spans
 
 
 class Local(nn.Module):
@@ -17,6 +16,7 @@ class Local(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.mean = torch.zeros(1)
+        self.architecture = Architecture()
         self.seen: list[tuple[int, ...]] = []
         self.layers = nn.Sequential(
             nn.Conv2d(3, 8, 5, stride=4, padding=2),
