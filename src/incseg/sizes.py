@@ -56,7 +56,7 @@ def far_from_training(side: int, seen_side: int | None, option: str) -> str:
     factor = max(side, seen_side) / min(side, seen_side)
     larger, advice = side > seen_side, f"reduce large images with {option} {seen_side}"
     return (
-        f"{side} pixels on the longer side, and the training crops showed whole images at about {seen_side}: things are "
-        f"{factor:.1f} times {'larger' if larger else 'smaller'} than the network learnt and may not be recognised; "
+        f"{side} pixels on the longer side, and the training crops showed whole images at about {seen_side}: things "
+        f"are {factor:.1f} times {'larger' if larger else 'smaller'} than in training and may not be recognised; "
         f"{advice if larger else 'use images with more pixels, or enlarge them before'}."
     )

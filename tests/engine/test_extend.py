@@ -21,6 +21,7 @@ from incseg.engine.extend import choose_settings
 from incseg.engine.trainer import Trainer
 from incseg.errors import InputError
 from incseg.loading import stack
+from incseg.models import Architecture
 from incseg.models.storage import describe_model
 
 QUICK = {"optim": {"epochs": 1, "batch_size": 4}, "data": {"crop_size": 32, "workers": 0},
@@ -121,6 +122,8 @@ def test_each_class_is_judged_only_where_it_is_labelled(tiny_model: Model, folde
     step = extension.steps[1]
 
     class SaysDisc:
+        mean, architecture = torch.zeros(1), Architecture()
+
         def eval(self) -> None: ...
 
         def segment(self, images: torch.Tensor) -> torch.Tensor:

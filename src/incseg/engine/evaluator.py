@@ -30,7 +30,6 @@ from incseg.models import Segmenter
 from incseg.models.tiles import TILE, predict_ids
 from incseg.protocol import Step
 
-
 PIXELS = 2**22  # counted at a time, so that large images need little memory
 
 

@@ -10,10 +10,11 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from incseg import methods
 from incseg.config import SCORING, Network, RunConfig, from_yaml, load_recipe, merge
 from incseg.console import Console, Table, is_rank_zero, percent
-from incseg.curriculum.extension import BACKGROUND_NAMES, plain, refuse_clashes
+from incseg.curriculum.extension import refuse_clashes
 from incseg.datasets import Source, open_source
 from incseg.datasets.folder import LAYOUT
 from incseg.datasets.reduced import reduced, usual_shapes
+from incseg.datasets.source import BACKGROUND_NAMES, plain
 from incseg.engine.assembly import train
 from incseg.engine.first_step import GivenModel
 from incseg.errors import InputError

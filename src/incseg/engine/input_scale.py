@@ -28,5 +28,7 @@ def scale_warning(student: Segmenter, curriculum: Curriculum) -> str:
         side = round(median(map(max, shapes))) if shapes else 0
         sentence = far_from_training(side, architecture.seen_side, "--data.longest-side") if side else ""
         if sentence:
-            return f"images of {curriculum.source.name} to be scored, and probably those to be predicted, have {sentence}"
+            return (
+                f"images of {curriculum.source.name} to be scored, and probably those to be predicted, have {sentence}"
+            )
     return ""

@@ -16,7 +16,7 @@ from incseg.sizes import Size, resize_ids
 USUAL_SHARE = 0.75  # of an image in a training crop: mostly between a half and all of it
 
 
-class RandomCrop(v2.RandomResizedCrop):
+class RandomCrop(v2.RandomResizedCrop):  # type: ignore[misc]  # torchvision has no types
     """torchvision's, but masks take the pixel at the centre, as in Pillow: its own rule shifts them by half a pixel."""
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
