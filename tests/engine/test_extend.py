@@ -159,6 +159,17 @@ def test_settings_follow_from_the_data_and_the_models_past(tiny_model: Model, fo
     assert (config.optim.batch_size, config.optim.epochs) == (1, 30)
 
 
+def test_an_extension_reduces_images_as_the_model_remembers(tiny_model: Model, folder: Folder) -> None:
+    new = folder("new", "ring")
+    source = open_source("folder", new)
+    assert choose_settings(tiny_model, source, new, "ft", 1, None, {}).data.longest_side is None
+    limited = tiny_model.limited_to(96)
+    assert tiny_model.segmenter.architecture.longest_side is None
+    assert choose_settings(limited, source, new, "ft", 1, None, {}).data.longest_side == 96
+    chosen = choose_settings(limited, source, new, "ft", 1, None, {"data": {"longest_side": 64}})
+    assert chosen.data.longest_side == 64
+
+
 def test_a_method_with_memory_goes_on_from_its_own_run(
     quick_config: Callable[..., Any], folder: Folder, tmp_path: Path
 ) -> None:
