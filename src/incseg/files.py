@@ -20,7 +20,7 @@ def expanded(path: Path) -> Path:
 def read_text(path: Path) -> str:
     """The text of a file that a person wrote; that it is missing is for the caller to say."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # Windows puts a mark before the first letter
     except FileNotFoundError:
         raise
     except OSError as error:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,21 +44,41 @@ def read_image(image: ImageLike) -> Pixels:
 
 
 def read_mask(path: Path, image: Path | None = None) -> ClassIds:
-    """The class ids in a mask file; it must have one channel, and the size of its image if that is given.
+    """The class ids in a mask file; it must have the size of its image, if that is given.
 
+    A mask has one channel, or several that are equal: many programs save grey as red, green and blue.
     Both are compared upright: a photo is turned as its EXIF orientation says, and its mask usually has none of its own,
     because annotation tools show the photo upright and save the mask as drawn.
     """
     with _opened(path, "mask") as mask:
-        if mask.mode not in ("P", "L", "1") and not mask.mode.startswith("I"):
+        if mask.format == "JPEG":
+            raise InputError(
+                f"the mask {path} is a JPEG, which changes ids along every border of a class: export it once more, as "
+                "PNG, from the program that made it; a JPEG saved as PNG keeps the wrong ids."
+            )
+        if image is not None:
+            _require_same_size(path, mask, image)
+        ids = _one_channel(np.array(_upright(mask)))
+        if ids is None:
             raise InputError(
                 f"the mask {path} holds {mask.mode} colours, not class ids: save masks as single-channel PNG in which "
                 "each pixel is the id of its class (0 background, 255 ignored)."
             )
-        if image is not None:
-            _require_same_size(path, mask, image)
-        ids: ClassIds = np.array(_upright(mask))
     return ids if ids.dtype == np.uint8 else ids.astype(np.int32)
+
+
+def _one_channel(pixels: NDArray[Any]) -> NDArray[Any] | None:
+    """(H, W) of an array that holds whole numbers, or the same number in each channel and is opaque; None: colours."""
+    if pixels.dtype.kind not in "biu":
+        return None
+    if pixels.ndim == 2:
+        return pixels
+    if pixels.shape[2] in (2, 4):  # with transparency
+        if (pixels[..., -1] != 255).any():
+            return None
+        pixels = pixels[..., :-1]
+    grey: NDArray[Any] = pixels[..., 0]
+    return grey if (pixels == grey[..., None]).all() else None
 
 
 def _require_same_size(path: Path, mask: Image.Image, image: Path) -> None:
@@ -69,6 +90,13 @@ def _require_same_size(path: Path, mask: Image.Image, image: Path) -> None:
                 f"the mask {path} is {size[0]}×{size[1]} but its image{turned} is {expected[0]}×{expected[1]}: they "
                 "must have the same size."
             )
+
+
+def image_shape(path: Path) -> tuple[int, int]:
+    """Height and width of an image file, upright; only its header is read."""
+    with _opened(path, "image") as image:
+        width, height = _upright_size(image)
+        return height, width
 
 
 def check_image(path: Path) -> None:

@@ -293,7 +293,11 @@ MASK, PHOTO = "gtFine/train/ulm/ulm_0_0_gtFine_labelIds.png", "leftImg8bit/train
         ("cityscapes/13-6", lambda root: (root / "gtFine").rename(root / "gone"), "there is no gtFine/"),
         ("cityscapes/13-6", lambda root: (root / MASK).unlink(), f"{MASK} is missing: is the archive fully unpacked?"),
         ("cityscapes/13-6", lambda root: (root / PHOTO).write_bytes((root / PHOTO).read_bytes()[:-20]), PHOTO),
-        ("cityscapes/13-6", lambda root: Image.new("RGB", (38, 4)).save(root / MASK), f"{MASK} holds RGB colours"),
+        (
+            "cityscapes/13-6",
+            lambda root: Image.new("RGB", (38, 4), "red").save(root / MASK),
+            f"{MASK} holds RGB colours",
+        ),
         ("cityscapes/13-6", lambda root: Image.new("L", (4, 38)).save(root / MASK), f"{MASK} is 4×38 but its image is"),
         ("cityscapes/13-6", lambda root: Image.new("L", (38, 4), 40).save(root / MASK), f"{MASK} holds the id 40"),
         ("cityscapes/13-1", lambda root: Image.new("L", (38, 4), 7).save(root / MASK), "no training image that shows"),

@@ -2,12 +2,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from incseg import cli
 from incseg.datasets import dataset_entry
-from incseg.datasets.check import Findings, examine, varied_images
-from samples import write_cityscapes, write_folder
+from incseg.datasets.check import examine, varied_images
+from incseg.report.dataset_check import picture_sheet
+from samples import stripes, write_cityscapes, write_folder
 
 ROAD, CAR, VOID = 7, 26, 4
 
@@ -30,7 +32,7 @@ def harm(city: Path) -> None:
     """One of everything."""
     mask(city, 0).unlink()
     image(city, 1).write_bytes(image(city, 1).read_bytes()[:-30])
-    Image.new("RGB", (8, 4)).save(mask(city, 2))
+    Image.new("RGB", (8, 4), "red").save(mask(city, 2))
     Image.new("L", (9, 4)).save(mask(city, 3))
     Image.new("L", (8, 4), color=77).save(mask(city, 4))
 
@@ -58,12 +60,16 @@ def test_everything_that_is_wrong_is_named_not_just_the_first(city: Path) -> Non
     assert "is 9×4 but its image is 8×4" in kinds["unusable masks"][1]
     assert "holds the id 77" in kinds["unknown ids"][0]
     assert list(findings.usable) == [5]
+    assert [findings.refused[index] for index in range(5)] == [
+        "missing files", "unreadable images", "unusable masks", "unusable masks", "unknown ids",
+    ]  # fmt: skip
 
 
 def test_pictures_show_as_many_classes_as_possible() -> None:
     usable = {0: frozenset({1}), 1: frozenset({1, 2}), 2: frozenset({3}), 3: frozenset({1, 2, 4})}
-    assert varied_images(Findings(images=4, usable=usable), 3) == [3, 2, 1]
-    assert varied_images(Findings(images=0), 3) == []
+    assert varied_images(usable, 3) == [3, 2, 1]
+    assert varied_images(usable, 1) == [3, 2], "as many as it takes to show every class"
+    assert varied_images({}, 3) == []
 
 
 def test_a_good_dataset_from_the_command_line(
@@ -90,6 +96,43 @@ def test_a_bad_one_ends_with_exit_code_2_and_says_what_to_look_at(
     assert f"{mask(city, 0)} is missing." in captured.out.splitlines()
     assert captured.err.strip().splitlines()[-1] == f"incseg: cityscapes in {city} has 5 problem(s), named above."
     assert out.exists()
+
+
+def test_a_truncated_mask_is_named_as_the_mask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = write_folder(tmp_path / "data", train=4, val=1, size=32)
+    broken = root / "masks" / "001.png"
+    broken.write_bytes(broken.read_bytes()[:-60])
+    sentence = f"the mask {broken} cannot be read (image file is truncated); is it complete?"
+    found = examine(dataset_entry("folder").open(root).train, ("background", "disc", "square", "triangle", "cross"))
+    assert found.problems["unusable masks"] == [sentence]
+    assert cli.main(["data", "split", "folder/2-2", "--data-root", str(root)]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_the_sheet_shows_every_class_and_files_that_were_refused(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "data", train=14, val=1, size=32)
+    for index in range(13):
+        stripes([0, 1] * 8, height=32).save(root / "masks" / f"{index:03d}.png")
+    stripes([0, 2] * 8, height=32).save(root / "masks" / "013.png")
+    stripes([0, 3] * 8, height=32).save(root / "masks" / "014.png")
+    source = dataset_entry("folder").open(root)
+    found = {"training": examine(source.train, source.classes), "validation": examine(source.val, source.classes)}
+    titles, names = titles_and_legend(picture_sheet(source, found))
+    assert {"013", "014"} < set(titles), "the only ones that show square and triangle"
+    assert names == ["disc", "square", "triangle"]
+    for path in (root / "masks").iterdir():
+        Image.new("RGB", (32, 32), "red").save(path)
+    found = {"training": examine(source.train, source.classes), "validation": examine(source.val, source.classes)}
+    titles, names = titles_and_legend(picture_sheet(source, found))
+    assert titles == [f"{index:03d}: unusable masks" for index in range(12)]
+    assert names == []
+
+
+def titles_and_legend(sheet: Figure) -> tuple[list[str], list[str]]:
+    titles = [cell.get_title() for cell in sheet.axes]
+    return [title for title in titles if title], [
+        text.get_text() for each in sheet.legends for text in each.get_texts()
+    ]
 
 
 @pytest.mark.parametrize(

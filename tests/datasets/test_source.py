@@ -66,17 +66,20 @@ def replace_mask(path: Path, array: NDArray[np.uint8]) -> None:
     ("harm", "message"),
     [
         (lambda f: replace_mask(f / "masks/001.png", np.full((32, 32), 9, np.uint8)), r"001\.png holds the id 9"),
-        (lambda f: replace_mask(f / "masks/001.png", np.zeros((32, 32, 3), np.uint8)), r"001\.png holds RGB colours"),
+        (lambda f: Image.new("RGB", (32, 32), "red").save(f / "masks/001.png"), r"001\.png holds RGB colours"),
         (lambda f: replace_mask(f / "masks/001.png", np.zeros((16, 32), np.uint8)), r"001\.png is 32×16 but its image"),
         (lambda f: (f / "masks/001.png").write_bytes(b"no image"), r"001\.png cannot be read"),
         (
             lambda f: (f / "masks/001.png").write_bytes((f / "masks/001.png").read_bytes()[:-60]),
-            r"001\.png cannot be read",
+            r"the mask .*masks/001\.png cannot be read",
         ),
         (lambda f: (f / "masks/001.png").unlink(), r"001\.png is missing"),
         (lambda f: (f / "images/001.png").unlink(), "'001' is listed"),
         (lambda f: (f / "classes.txt").unlink(), r"classes\.txt is missing"),
-        (lambda f: (f / "classes.txt").write_text("background"), "at least one class"),
+        (
+            lambda f: (f / "classes.txt").write_text("background"),
+            "the background in its first line and at least one class",
+        ),
         (lambda f: (f / "classes.txt").write_text("background\na\na"), "'a' twice"),
         (lambda f: (f / "classes.txt").write_bytes(b"h\xe9n"), "not UTF-8"),
         (lambda f: (f / "val.txt").write_text("001"), r"'001' is in both train\.txt and val\.txt"),

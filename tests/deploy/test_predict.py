@@ -1,4 +1,6 @@
+import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -100,3 +102,32 @@ def test_the_same_from_python(tiny_model: Model, tmp_path: Path) -> None:
     assert found.ids.shape == (40, 50)
     assert sum(found.areas.values()) == pytest.approx(1)
     assert sum(share > 0 for share in found.areas.values()) > 1
+
+
+def test_a_scale_far_from_training_is_told_once_with_a_remedy(
+    tiny_model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model remembers at which size its training crops showed whole images."""
+    segmenter = copy.copy(tiny_model.segmenter)
+    segmenter.architecture = segmenter.architecture.model_copy(update={"seen_side": 40})
+    replace(tiny_model, segmenter=segmenter).save(tmp_path / "m.safetensors")
+    photo = np.random.default_rng(0).integers(0, 256, (90, 160, 3), np.uint8)
+    for name in ("a.png", "b.png"):
+        Image.fromarray(photo).save(tmp_path / name)
+    command = ("predict", tmp_path / "m.safetensors", tmp_path / "a.png", tmp_path / "b.png", "--out", tmp_path / "out")
+    assert run(*command) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("warning") == 1
+    assert "a.png has 160 pixels on the longer side" in said
+    assert (
+        "4.0 times larger than in training and may not be recognised; reduce large images with --longest-side 40"
+        in said
+    )
+    assert run(*command, "--longest-side", "40") == 0
+    assert "warning" not in capsys.readouterr().out
+    with Image.open(tmp_path / "out" / "a.classes.png") as ids:
+        assert ids.size == (160, 90)
+        expected = tiny_model.limited_to(40).predict(photo).ids
+        assert np.array_equal(np.array(ids), expected)
+    assert not np.array_equal(expected, tiny_model.predict(photo).ids)
+    assert run(*command, "--longest-side", "8") == 2

@@ -8,12 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from incseg.batch import Batch
 from incseg.config import load_recipe
 from incseg.curriculum import Curriculum, ProtocolCurriculum, build_curriculum
 from incseg.engine.evaluator import score, step_entry
 from incseg.loading import whole_loader
 from incseg.metrics import nan_if_none
-from incseg.models import Segmenter
+from incseg.models import Architecture, Segmenter
+from incseg.models.tiles import TILE
 from incseg.protocol import Protocol
 from samples import write_cityscapes
 
@@ -24,10 +26,16 @@ EVERYTHING = [7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 
 class SeesRoad:
     """Stands in for a segmenter with 14 channels."""
 
+    mean, architecture = torch.zeros(1), Architecture()
+
+    def __init__(self) -> None:
+        self.largest = 0
+
     def eval(self) -> "SeesRoad":
         return self
 
     def segment(self, images: Tensor) -> Tensor:
+        self.largest = max(self.largest, *images.shape[-2:])
         logits = torch.zeros(len(images), 14, *images.shape[-2:])
         logits[:, 1] = 1
         return logits
@@ -94,3 +102,15 @@ def test_scores_of_the_papers_crop_by_hand(root: Path) -> None:
     assert confusion[11, 1] == 8
     assert confusion[0, 1] == 8
     assert confusion.sum() == 32
+
+
+def test_large_images_are_scored_in_tiles_and_every_pixel_once() -> None:
+    labels = torch.zeros(1, 1100, 1500, dtype=torch.int64)
+    labels[:, :, 700:], labels[:, 5] = 1, 255
+    network = SeesRoad()
+    batch = Batch(torch.zeros(1, 3, 1100, 1500, dtype=torch.uint8), labels)
+    confusion = score(cast(Segmenter, network), [[batch]], torch.arange(14), torch.device("cpu"))
+    assert network.largest == TILE
+    assert confusion[1, 1] == 1099 * 800
+    assert confusion[0, 1] == 1099 * 700
+    assert confusion.sum() == 1099 * 1500

@@ -21,6 +21,7 @@ from incseg.engine.extend import choose_settings
 from incseg.engine.trainer import Trainer
 from incseg.errors import InputError
 from incseg.loading import stack
+from incseg.models import Architecture
 from incseg.models.storage import describe_model
 
 QUICK = {"optim": {"epochs": 1, "batch_size": 4}, "data": {"crop_size": 32, "workers": 0},
@@ -121,6 +122,8 @@ def test_each_class_is_judged_only_where_it_is_labelled(tiny_model: Model, folde
     step = extension.steps[1]
 
     class SaysDisc:
+        mean, architecture = torch.zeros(1), Architecture()
+
         def eval(self) -> None: ...
 
         def segment(self, images: torch.Tensor) -> torch.Tensor:
@@ -154,6 +157,17 @@ def test_settings_follow_from_the_data_and_the_models_past(tiny_model: Model, fo
     assert (config.data.crop_size, config.optim.learning_rate) == (64, 0.3)
     assert config.optim.incremental_learning_rate == pytest.approx(0.3 * 400 / 1200)
     assert (config.optim.batch_size, config.optim.epochs) == (1, 30)
+
+
+def test_an_extension_reduces_images_as_the_model_remembers(tiny_model: Model, folder: Folder) -> None:
+    new = folder("new", "ring")
+    source = open_source("folder", new)
+    assert choose_settings(tiny_model, source, new, "ft", 1, None, {}).data.longest_side is None
+    limited = tiny_model.limited_to(96)
+    assert tiny_model.segmenter.architecture.longest_side is None
+    assert choose_settings(limited, source, new, "ft", 1, None, {}).data.longest_side == 96
+    chosen = choose_settings(limited, source, new, "ft", 1, None, {"data": {"longest_side": 64}})
+    assert chosen.data.longest_side == 64
 
 
 def test_a_method_with_memory_goes_on_from_its_own_run(

@@ -1,7 +1,9 @@
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 from incseg.loading import CentreCrop, TrainingTransform
@@ -99,6 +101,17 @@ def test_where_no_such_crop_fits_the_middle_is_taken() -> None:
     for seed in range(10):
         crop = crop_of(TrainingTransform(64)(image, mask, seed)[1], columns=300)
         assert (crop.top, crop.left, crop.height, crop.width) == (0, 130, 30, 40)
+
+
+def test_masks_take_the_pixel_at_the_centre_as_pillow_does() -> None:
+    """Counted from the corner, as torchvision's own rule does, a mask would lie half a pixel beside its image."""
+    image, mask = position_image(30, 30)
+    for seed in range(5):
+        labels = TrainingTransform(64)(image, mask, seed)[1]
+        crop = crop_of(labels, columns=30)
+        cut = mask[crop.top : crop.top + crop.height, crop.left : crop.left + crop.width].numpy().astype(np.int32)
+        expected = np.array(Image.fromarray(cut).resize((64, 64), Image.Resampling.NEAREST))
+        assert np.array_equal(labels.flip(-1) if crop.flipped else labels, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int32])

@@ -279,3 +279,30 @@ def test_what_the_network_does_not_have_is_refused_in_a_sentence() -> None:
     fixed = Segmenter(Architecture(encoder="tu-vit_tiny_patch16_224", decoder="dpt"), [2])
     with pytest.raises(InputError, match="cannot have a closed-form head: it does not take images of 64×64"):
         feature_layout(fixed, 2)
+
+
+def test_every_label_of_a_large_image_counts_in_exactly_one_tile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathering, "TILE", 128)
+    monkeypatch.setattr(gathering, "CONTEXT", 32)
+    batch = batch_of(seed=1, images=2, height=150, width=330)
+    batch = batch._replace(labels=torch.arange(2 * 150 * 330).reshape(2, 150, 330) + 1000)  # each its own
+    pieces = list(gathering._pieces(batch))
+    assert {tuple(labels.shape[-2:]) for _, labels in pieces} > {(128, 128)}
+    counted = torch.cat([labels[labels != 255] for _, labels in pieces])
+    assert torch.equal(counted.sort().values, batch.labels.flatten())
+    for images, labels in pieces:
+        position = int(labels[labels != 255][0]) - 1000
+        row, column = (int(axis) for axis in (labels[0] != 255).nonzero()[0])
+        whole = batch.images[position // (150 * 330), :, position % (150 * 330) // 330, position % 330]
+        assert torch.equal(images[0, :, row, column], whole)
+
+
+def test_a_large_image_gives_nearly_the_sums_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    segmenter, batch = network("unet"), batch_of(seed=1, images=1, height=192, width=384)
+    roomy = empty(segmenter).with_classes(torch.ones(3, dtype=torch.float64))
+    whole = gather(segmenter, roomy, [batch], Fit(mirrored=False))
+    monkeypatch.setattr(gathering, "TILE", 256)
+    monkeypatch.setattr(gathering, "CONTEXT", 64)
+    tiled = gather(segmenter, roomy, [batch], Fit(mirrored=False))
+    assert (tiled.cross - whole.cross).norm() < 0.1 * whole.cross.norm()
+    assert not torch.equal(tiled.cross, whole.cross)

@@ -125,7 +125,7 @@ def test_bad_data_is_said_once_before_anything_runs(
 ) -> None:
     root = Path(shutil.copytree(voc_tiny, tmp_path / "voc"))
     mask = sorted(root.rglob("SegmentationClassAug/*.png"))[0]
-    Image.new("RGB", Image.open(mask).size).save(mask)
+    Image.new("RGB", Image.open(mask).size, "red").save(mask)
     arguments = ["reproduce", "1", "--columns", "19-1", "--rows", "ft", "mib", "--data-root", str(root)]
     assert cli.main([*arguments, "--out", str(tmp_path / "out"), *QUICK]) == 2
     said = capsys.readouterr()

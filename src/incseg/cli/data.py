@@ -66,8 +66,10 @@ def check(
 ) -> None:
     """Read every image and mask of a dataset: what is there, what is wrong, how frequent each class is.
 
-    Names missing and unreadable files, masks that hold colours or differ from their image in size, and ids that belong
-    to no class; exit code 2 if there are any. Writes a sheet of sample images with their masks on top.
+    Names missing and unreadable files, masks that hold colours or differ from their image in size, ids that belong to
+    no class, and masks without any class; exit code 2 if there are any. Asks about what can hardly be right: classes in
+    no image, ids as interpolation makes them, a missing background, Cityscapes' train ids in the place of label ids.
+    Writes a sheet of sample images with their masks on top, on which every class is seen.
 
     Args:
         name: the dataset: voc, ade20k, cityscapes, or folder for your own.
@@ -76,6 +78,7 @@ def check(
     """
     from incseg.datasets import dataset_entry
     from incseg.datasets.check import KINDS, examine
+    from incseg.datasets.doubts import doubts, nothing_labelled
     from incseg.report import dataset_check as dataset
 
     entry, console = dataset_entry(name), Console()
@@ -89,9 +92,12 @@ def check(
     console.show(dataset.frequencies(source.classes, found))
     console.show(dataset.overview(name, found, entry.published_images))
     with replacing(sheet) as temporary:
-        dataset.picture_sheet(source, found["training"]).savefig(temporary, format="png")
+        dataset.picture_sheet(source, found).savefig(temporary, format="png")
     console.say(f"pictures: {sheet}")
+    for sentence in doubts(entry, source.classes, found):
+        console.say(f"worth a look: {sentence}")
     problems = [sentence for findings in found.values() for kind in KINDS for sentence in findings.problems[kind]]
+    problems += [sentence for sentence in [nothing_labelled(entry, source.classes, found)] if sentence]
     for sentence in problems[:MOST_PROBLEMS]:
         console.say(sentence)
     if len(problems) > MOST_PROBLEMS:

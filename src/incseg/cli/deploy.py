@@ -57,6 +57,9 @@ def predict(
     device: str = "auto",
     batch_size: int = 8,
     tile: int = 1024,
+    longest_side: Annotated[
+        int | None, tyro.conf.arg(metavar="PIXELS", help_behavior_hint="(default: as in training)")
+    ] = None,
 ) -> None:
     """Segment images: for each an overlay, an index PNG and a JSON with the area of every class.
 
@@ -70,11 +73,20 @@ def predict(
         device: auto, cpu, cuda or mps.
         batch_size: images of the same size that go through the network together.
         tile: images with a longer side are segmented in tiles of this size.
+        longest_side: reduce larger images to this before they are segmented; results have the size of the image.
     """
     from incseg.deploy.model import open_model
     from incseg.deploy.predict import predict_files
 
-    predict_files(open_model(model, step, device), images, out, batch_size=batch_size, tile=tile, console=Console())
+    predict_files(
+        open_model(model, step, device),
+        images,
+        out,
+        batch_size=batch_size,
+        tile=tile,
+        longest_side=longest_side,
+        console=Console(),
+    )
 
 
 def export(

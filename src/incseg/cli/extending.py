@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # PyTorch is loaded where it is needed
     from incseg.deploy.model import Model
 
 
-@takes_settings("data.crop_size", "data.workers", "data.void", "optim.", "engine.")
+@takes_settings("data.crop_size", "data.longest_side", "data.workers", "data.void", "optim.", "engine.")
 def extend(
     model: ModelPath,
     data: Annotated[Path, tyro.conf.arg(metavar="DIR")],

@@ -50,6 +50,9 @@ class DataConfig(Section):
     """Folder of the dataset; the embedded 'shapes' needs none. Can also be written --data-root."""
     crop_size: int = Field(default=512, ge=32, multiple_of=32)
     """Side of the square training crops; a multiple of 32."""
+    longest_side: int | None = Field(default=None, ge=32)
+    """Images with a longer side than this are reduced to it, in training as in scoring and prediction, and predictions
+    are enlarged again; the model remembers it. none: images are taken at their own size."""
     workers: int = Field(default=4, ge=0)
     """Processes that load images, at most one per core; 0: the training process itself. Results do not depend on it."""
     class_order: tuple[str, ...] | None = None

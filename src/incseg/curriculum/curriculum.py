@@ -8,7 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from incseg.datasets import Source
+from incseg.config import DataConfig
+from incseg.datasets import Source, Split
+from incseg.datasets.reduced import reduced
 from incseg.loading import ClassPictures, KeptImages, ScoredImages, TrainingImages, TrainingTransform
 from incseg.protocol import Protocol, Step
 
@@ -17,12 +19,18 @@ class Curriculum(ABC):
     """The steps of a run, with the images and labels of each."""
 
     source: Source
+    data: DataConfig
     steps: list[Step]
     classes: tuple[str, ...]
     """The name of every channel, background first."""
     protocol: Protocol
     indices: Sequence[Sequence[int]]
     """Per step, the training images it learns from, as indices into ``source.train``."""
+
+    @property
+    def learnt_from(self) -> Split:
+        """The training images as the network is to see them: large ones reduced, if the settings say so."""
+        return reduced(self.source.train, self.data.longest_side)
 
     @abstractmethod
     def training_images(self, step: Step, crop_size: int, *, keep_old: bool = False) -> TrainingImages:
@@ -79,11 +87,11 @@ class Library:
     def kept(self, images: Sequence[int], steps: Sequence[int], channels: Sequence[int]) -> KeptImages:
         """Training images of earlier steps with the labels of those steps, each kept for one old class."""
         tables = [self.curriculum.training_table(self.curriculum.steps[index]) for index in steps]
-        return KeptImages(channels, self._transform, self.curriculum.source.train, images, tables)
+        return KeptImages(channels, self._transform, self.curriculum.learnt_from, images, tables)
 
     def pictures(self, files: Sequence[Path], channels: Sequence[int]) -> ClassPictures:
         """Picture files without masks, each of one old class."""
-        return ClassPictures(channels, self._transform, files)
+        return ClassPictures(channels, self._transform, files, self.curriculum.data.longest_side)
 
     @property
     def _transform(self) -> TrainingTransform:

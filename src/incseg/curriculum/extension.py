@@ -12,13 +12,10 @@ from incseg.curriculum.curriculum import Curriculum
 from incseg.curriculum.rules import images_showing_most, training_table
 from incseg.datasets import ReportProgress, Source, Split, open_source
 from incseg.datasets.scan import class_presence
+from incseg.datasets.source import plain
 from incseg.errors import InputError, closest
 from incseg.loading import ScoredImages, TrainingImages, TrainingTransform
 from incseg.protocol import BACKGROUND, IGNORE, Protocol, Setting, Step
-
-BACKGROUND_NAMES = {
-    "background", "_background_", "__background__", "bg", "void", "other", "others", "none", "unlabelled", "unlabeled",
-}  # fmt: skip
 
 
 class LabelledSplit(NamedTuple):
@@ -60,7 +57,7 @@ class Extension(Curriculum):
     def training_images(self, step: Step, crop_size: int, *, keep_old: bool = False) -> TrainingImages:
         """Every image of the folder; there are none of step 0."""
         table = self.training_table(step, keep_old=keep_old)
-        return TrainingImages(self.source.train, self.indices[step.index], table, TrainingTransform(crop_size))
+        return TrainingImages(self.learnt_from, self.indices[step.index], table, TrainingTransform(crop_size))
 
     def training_table(self, step: Step, *, keep_old: bool = False) -> Tensor:
         """The folder labels the new classes only."""
@@ -113,13 +110,9 @@ class Extension(Curriculum):
         for dataset_id, name in enumerate(self.source.classes):
             if dataset_id > 0 and dataset_id not in shown:
                 raise InputError(
-                    f"no training image of {self.source.name} shows '{name}': there is nothing to learn it from."
+                    f"no training image of {self.source.name} shows '{name}': there is nothing to learn it from "
+                    "('incseg data check folder' tells what the masks hold)."
                 )
-
-
-def plain(name: str) -> str:
-    """A class name for comparisons: two names that differ only in case or spaces are the same class."""
-    return " ".join(name.casefold().split())
 
 
 def refuse_clashes(known: Sequence[str], source: Source) -> None:

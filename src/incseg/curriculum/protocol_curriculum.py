@@ -19,6 +19,7 @@ from incseg.curriculum.rules import (
 )
 from incseg.datasets import ReportProgress, Source, dataset_entry, open_source
 from incseg.datasets.scan import class_presence
+from incseg.datasets.source import BACKGROUND_NAMES, plain
 from incseg.errors import InputError
 from incseg.loading import CentreCrop, ScoredImages, TrainingImages, TrainingTransform
 from incseg.protocol import Protocol, Step, class_order
@@ -40,6 +41,8 @@ def build_curriculum(protocol: Protocol, data: DataConfig, say: Callable[[str], 
     shortfall = dataset_entry(protocol.dataset).shortfall(source)
     if shortfall:
         say(shortfall)
+    if plain(source.classes[0]) not in BACKGROUND_NAMES:
+        say(f"'{source.classes[0]}', the first class of {source.name}, is taken for the background (id 0).")
     return ProtocolCurriculum(source, protocol, data, report_progress)
 
 
@@ -65,7 +68,7 @@ class ProtocolCurriculum(Curriculum):
         lists = self.indices[: step.index + 1] if keep_old else [self.indices[step.index]]
         chosen = sorted({index for indices in lists for index in indices})
         table = self.training_table(step, keep_old=keep_old)
-        return TrainingImages(self.source.train, chosen, table, TrainingTransform(crop_size))
+        return TrainingImages(self.learnt_from, chosen, table, TrainingTransform(crop_size))
 
     def training_table(self, step: Step, *, keep_old: bool = False) -> Tensor:
         """Only the step's classes are labelled, or with ``keep_old`` all seen so far."""
@@ -109,7 +112,7 @@ class ProtocolCurriculum(Curriculum):
             raise InputError(
                 f"step {step.index} of {self.protocol} has no training image that shows '{absent[0]}'"
                 f"{f' (nor {len(absent) - 1} of its other classes)' if absent[1:] else ''} in {self.source.name}; use "
-                "another task, class order or setting."
+                "another task, class order or setting ('incseg data check' tells what the masks hold)."
             )
         if not images_showing_seen(self._val_presence, step, self.order):
             raise InputError(

@@ -27,11 +27,23 @@ SUFFIXES = {IMAGE: "_leftImg8bit.png", MASK: "_gtFine_labelIds.png"}
 LAYOUT = "leftImg8bit/{train,val}/CITY/*_leftImg8bit.png and gtFine/{train,val}/CITY/*_gtFine_labelIds.png"
 
 
+def looks_like_train_ids(shown: frozenset[int]) -> str:
+    """Train ids go from 0 to 18; read as label ids they show the first six classes and void, and no other class."""
+    within = {index for index, label_id in enumerate(LABEL_IDS.values(), start=1) if label_id < len(LABEL_IDS)}
+    if not shown & within or shown - within - {IGNORE}:
+        return ""
+    return (
+        f"only {', '.join(CLASSES[index] for index in sorted(within))} occur, as when masks named *_labelIds.png hold "
+        "train ids (0 to 18): put the label ids (0 to 33) of the official archive in their place."
+    )
+
+
 @dataset(
     "cityscapes",
     "Cityscapes street scenes with fine annotations, 19 classes",
     tasks=("13-6", "13-1", "offline"),
     published_images=(2975, 500),
+    doubt=looks_like_train_ids,
     disjoint="balanced",  # almost every image shows a car: the plain rule would leave step 0 almost no images
 )
 def open_cityscapes(root: Path | None) -> Source:

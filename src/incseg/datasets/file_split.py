@@ -10,7 +10,10 @@ from torch import Tensor
 
 from incseg.datasets.source import Split
 from incseg.errors import InputError
-from incseg.images import check_image, read_image, read_mask
+from incseg.images import ClassIds, check_image, image_shape, read_image, read_mask
+from incseg.sizes import Size
+
+NOT_LISTED = -1  # in a table: no class has this value
 
 
 class FileSplit(Split):
@@ -20,7 +23,7 @@ class FileSplit(Split):
         ids: a name for each image.
         images: its file.
         masks: the file of its mask.
-        table: (256,) the dataset's id for each id in a mask file, where they differ.
+        table: (256,) the dataset's id for each value in a mask file, where they differ; −1: refused.
     """
 
     def __init__(
@@ -28,7 +31,7 @@ class FileSplit(Split):
         ids: Sequence[str],
         images: Sequence[Path],
         masks: Sequence[Path],
-        table: NDArray[np.uint8] | None = None,
+        table: NDArray[np.uint8] | NDArray[np.int16] | None = None,
     ):
         self.ids, self.images, self.masks, self.table = ids, images, masks, table
 
@@ -43,8 +46,23 @@ class FileSplit(Split):
         if self.table is not None:
             if ids.max(initial=0) >= len(self.table):
                 raise InputError(f"the mask {path} holds the id {ids.max()}, which this dataset does not have.")
-            ids = self.table[ids]
+            ids = self._translated(ids, path)
         return torch.from_numpy(ids)
+
+    def _translated(self, values: ClassIds, path: Path) -> NDArray[np.uint8]:
+        assert self.table is not None
+        ids = self.table[values]
+        if ids.min(initial=0) == NOT_LISTED:
+            unknown = int(values[ids == NOT_LISTED].min())
+            raise InputError(
+                f"the mask {path} holds the value {unknown}, which no line of classes.txt has; write "
+                f"'NAME = {unknown}' there."
+            )
+        return ids.astype(np.uint8)
+
+    def shape(self, index: int) -> Size:
+        """As the header of the image says."""
+        return image_shape(self.images[index])
 
     def check(self, index: int) -> None:
         """The image must be complete."""

@@ -1,50 +1,107 @@
 """Your own data: a folder with ``images/``, ``masks/`` and ``classes.txt``."""
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
-from incseg.datasets.file_split import FileSplit
+import numpy as np
+from numpy.typing import NDArray
+
+from incseg.datasets.file_split import NOT_LISTED, FileSplit
 from incseg.datasets.source import Source, dataset, existing_root, read_lines
 from incseg.errors import InputError
 from incseg.images import IMAGE_SUFFIXES
+from incseg.protocol import IGNORE
 
 LAYOUT = "images/, masks/ (index PNG of the same names), classes.txt (one name per line, background first)"
 VALIDATION_SHARE = 5  # without a val.txt every fifth image is kept for validation
+# Preferred first. JPEG is looked for only to be refused by name: it changes ids.
+MASK_SUFFIXES = (".png", ".tif", ".tiff", ".bmp", ".jpg", ".jpeg")
 
 
 @dataset("folder", f"your own images: {LAYOUT}; optional train.txt and val.txt list the names of each split")
 def open_folder(root: Path | None) -> Source:
     """Read the lists; without ``train.txt``/``val.txt`` every fifth image by name is for validation."""
     root = existing_root(root, "folder", LAYOUT)
-    classes = _class_names(root / "classes.txt")
-    names: dict[str, Path] = {}
-    for path in _images(root / "images"):
-        if path.stem in names:
-            raise InputError(f"{names[path.stem].name} and {path.name} in {root / 'images'} would share one mask.")
-        names[path.stem] = path
-    train, val = _split_names(root, sorted(names))
+    classes, values = _classes(root / "classes.txt")
+    images = _images(root / "images")
+    train, val = _split_names(root, sorted(images))
     both = sorted(set(train) & set(val))
     if both:
         raise InputError(f"'{both[0]}' is in both train.txt and val.txt of {root}: use it for one of them.")
-    return Source(root.resolve().name, classes, _files(root, names, train), _files(root, names, val))
+    masks, table = _masks(root / "masks"), _value_table(values)
+    train_split, val_split = (_files(root, images, masks, names, table) for names in (train, val))
+    return Source(root.resolve().name, classes, train_split, val_split)
 
 
-def _class_names(path: Path) -> tuple[str, ...]:
-    names = tuple(read_lines(path))
+def _classes(path: Path) -> tuple[tuple[str, ...], list[int]]:
+    """The names, and for each the value of its pixels in the masks: as in ``car = 255``, or the number of its line."""
+    found = [re.fullmatch(r"(.*\S)\s*=\s*(\d+)", line) or line for line in read_lines(path)]
+    names = tuple(line if isinstance(line, str) else line[1] for line in found)
+    values = [index if isinstance(line, str) else int(line[2]) for index, line in enumerate(found)]
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:
         raise InputError(f"{path} names '{doubled[0]}' twice: every class needs a name of its own.")
     if len(names) < 2:
-        raise InputError(f"{path} must name the background and at least one class, one per line; it has {len(names)}.")
-    return names
+        raise InputError(
+            f"{path} must name the background in its first line and at least one class after it, one per line; it has "
+            f"{len(names)} line(s)."
+        )
+    _refuse_values(path, names, values)
+    return names, values
 
 
-def _images(folder: Path) -> list[Path]:
+def _refuse_values(path: Path, names: Sequence[str], values: Sequence[int]) -> None:
+    for name, value in zip(names, values, strict=True):
+        if value > IGNORE:
+            raise InputError(f"{path} gives '{name}' the value {value}: masks have values from 0 to {IGNORE}.")
+        if (first := names[values.index(value)]) != name:
+            raise InputError(
+                f"{path} gives '{first}' and '{name}' the same value, {value}; a line without '= VALUE' has its "
+                "number, counted from 0."
+            )
+
+
+def _value_table(values: Sequence[int]) -> NDArray[np.int16] | None:
+    """(256,) value in a mask file → id; None where they are the same. 255 is void unless it is given to a class."""
+    if list(values) == list(range(len(values))):
+        return None
+    table = np.full(IGNORE + 1, NOT_LISTED, np.int16)
+    table[IGNORE] = IGNORE
+    table[list(values)] = range(len(values))
+    return table
+
+
+def _images(folder: Path) -> dict[str, Path]:
+    """Every image by its name: its path below the folder, without the suffix."""
     if not folder.is_dir():
         raise InputError(f"{folder} is missing: a data folder must hold {LAYOUT}.")
-    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
+    found: dict[str, Path] = {}
+    for path in _visible(folder):
+        if path.suffix.lower() in IMAGE_SUFFIXES:
+            name = _name(path, folder)
+            if name in found:
+                raise InputError(f"{found[name].name} and {path.name} in {path.parent} would share one mask.")
+            found[name] = path
     if not found:
         raise InputError(f"{folder} holds no images ({', '.join(sorted(IMAGE_SUFFIXES))}).")
     return found
+
+
+def _masks(folder: Path) -> dict[str, Path]:
+    """Every mask by its name; of several files of one name, the one with the preferred suffix."""
+    found = [path for path in _visible(folder) if path.suffix.lower() in MASK_SUFFIXES]
+    found.sort(key=lambda path: -MASK_SUFFIXES.index(path.suffix.lower()))
+    return {_name(path, folder): path for path in found}
+
+
+def _visible(folder: Path) -> list[Path]:
+    """Files in a folder and its subfolders, in order, without hidden ones, which some systems put beside every file."""
+    return [path for path in sorted(folder.rglob("*")) if not path.name.startswith(".")]
+
+
+def _name(path: Path, folder: Path) -> str:
+    return path.relative_to(folder).with_suffix("").as_posix()
 
 
 def _split_names(root: Path, names: list[str]) -> tuple[list[str], list[str]]:
@@ -61,9 +118,11 @@ def _without(names: list[str], others: list[str]) -> list[str]:
     return [name for name in names if name not in excluded]
 
 
-def _files(root: Path, images: dict[str, Path], names: list[str]) -> FileSplit:
+def _files(
+    root: Path, images: dict[str, Path], masks: dict[str, Path], names: list[str], table: NDArray[np.int16] | None
+) -> FileSplit:
     for name in names:
         if name not in images:
             raise InputError(f"'{name}' is listed in {root}/train.txt or val.txt, but images/ has no such image.")
-    masks = [root / "masks" / f"{name}.png" for name in names]
-    return FileSplit(names, [images[name] for name in names], masks)
+    found = [masks.get(name, root / "masks" / f"{name}.png") for name in names]
+    return FileSplit(names, [images[name] for name in names], found, table)

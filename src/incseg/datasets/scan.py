@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import platformdirs
 from numpy.typing import NDArray
 
-from incseg.datasets.source import ReportProgress, Split
+from incseg.datasets.source import BACKGROUND_NAMES, ReportProgress, Split, plain
 from incseg.errors import InputError
 from incseg.files import replacing
 from incseg.protocol import IGNORE
 
 Result = TypeVar("Result")
-CACHE_FORMAT = 2  # raise it whenever the content of a cache file, or what a scan accepts, changes
+CACHE_FORMAT = 3  # raise it whenever the content of a cache file, or what a scan accepts, changes
 
 
 def class_presence(
@@ -46,18 +46,25 @@ def refuse_unknown(split: Split, index: int, ids: Iterable[int], classes: Sequen
     """Refuse a mask with an id that no class has."""
     unknown = [found for found in sorted(ids) if found >= len(classes) and found != IGNORE]
     if unknown:
+        named = plain(classes[0]) in BACKGROUND_NAMES
+        hint = "" if named else f"; is a line for the background missing before '{classes[0]}'?"
         raise InputError(
             f"the mask {split.where(index)} holds the id {unknown[0]}, but there are only {len(classes)} classes "
-            f"(0 '{classes[0]}' to {len(classes) - 1} '{classes[-1]}'; {IGNORE} is ignored)."
+            f"(0 '{classes[0]}' to {len(classes) - 1} '{classes[-1]}'; {IGNORE} is ignored){hint or '.'}"
         )
+
+
+def mask_ids(split: Split, index: int) -> NDArray[np.integer[Any]]:
+    """(H, W) the ids of a mask, which may be of no class but are not negative."""
+    mask: NDArray[np.integer[Any]] = split.mask(index).numpy()
+    if not mask.size or mask.min() < 0:
+        raise InputError(f"the mask {split.where(index)} is empty or holds negative ids.")
+    return mask
 
 
 def pixel_counts(split: Split, index: int) -> NDArray[np.int64]:
     """How many pixels of a mask have each id, from 0 to at least 255."""
-    mask = split.mask(index).numpy()
-    if not mask.size or mask.min() < 0:
-        raise InputError(f"the mask {split.where(index)} is empty or holds negative ids.")
-    return np.bincount(mask.ravel(), minlength=IGNORE + 1)
+    return np.bincount(mask_ids(split, index).ravel(), minlength=IGNORE + 1)
 
 
 def in_threads(

@@ -12,10 +12,21 @@ from incseg.errors import InputError
 from incseg.files import read_text
 from incseg.protocol import IGNORE
 from incseg.registry import Registry
+from incseg.sizes import Size
 
 # How the images of a dataset are shared out in the disjoint setting; see curriculum/rules.py.
 Disjoint = Literal["plain", "balanced"]
 ReportProgress = Callable[[int, int], None]  # called with (done, total); a total of 0: not known
+
+
+BACKGROUND_NAMES = {
+    "background", "_background_", "__background__", "bg", "void", "other", "others", "none", "unlabelled", "unlabeled",
+}  # fmt: skip
+
+
+def plain(name: str) -> str:
+    """A class name for comparisons: two names that differ only in case or spaces are the same class."""
+    return " ".join(name.casefold().split())
 
 
 class Split(ABC):
@@ -33,6 +44,11 @@ class Split(ABC):
     @abstractmethod
     def mask(self, index: int) -> Tensor:
         """(H, W) integer class ids of the dataset: 0 background, 255 ignored."""
+
+    def shape(self, index: int) -> Size:
+        """Height and width, if possible without decoding anything."""
+        mask = self.mask(index)
+        return mask.shape[0], mask.shape[1]
 
     def check(self, index: int) -> None:  # noqa: B027 - a split without files needs no check
         """Refuse an image file that is missing or cut off, if possible without decoding it."""
@@ -94,6 +110,7 @@ def existing_root(root: Path | None, name: str, layout: str) -> Path:
 
 
 Opener = Callable[[Path | None], Source]
+Doubt = Callable[[frozenset[int]], str]
 
 
 @dataclass(frozen=True)
@@ -109,6 +126,8 @@ class DatasetEntry:
     """How many images the complete dataset has to learn from and to be scored on."""
     disjoint: Disjoint = "plain"
     """The rule that shares out the images in the disjoint setting."""
+    doubt: Doubt | None = None
+    """What 'incseg data check' asks, if anything, about a copy in which these ids occur."""
 
     def shortfall(self, source: Source) -> str:
         """In words, in what an opened copy is not the published dataset; empty if it is, or if none is published."""
@@ -131,13 +150,14 @@ def dataset(
     tasks: tuple[str, ...] = (),
     published_images: tuple[int, int] | None = None,
     disjoint: Disjoint = "plain",
+    doubt: Doubt | None = None,
 ) -> Callable[[Opener], Opener]:
     """Register ``open(root) -> Source`` under a name. It lists files; whether they are there is checked elsewhere."""
 
     def register(opener: Opener) -> Opener:
         if "/" in name or not name:
             raise InputError(f"a dataset cannot be called '{name}': it is the first word of DATASET/TASK/SETTING.")
-        DATASETS.add(DatasetEntry(name, summary, opener, tasks, published_images, disjoint), opener)
+        DATASETS.add(DatasetEntry(name, summary, opener, tasks, published_images, disjoint, doubt), opener)
         return opener
 
     return register

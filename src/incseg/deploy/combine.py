@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from incseg.config import from_yaml
-from incseg.curriculum import plain
+from incseg.datasets.source import plain
 from incseg.deploy.model import Model
 from incseg.deploy.statistics import required_statistics, with_statistics
 from incseg.errors import InputError, closest

@@ -86,12 +86,20 @@ def _metadata(model: Model) -> dict[str, str]:
         "architecture": model.segmenter.architecture.model_dump(mode="json"),
         "head_sizes": model.segmenter.classifier.head_sizes,
         "history": list(model.history),
-        "contract": CONTRACT,
+        "contract": _contract(model.segmenter.architecture.longest_side),
     }
     return {
         "classes": json.dumps(model.classes, ensure_ascii=False),
         "incseg": json.dumps(description, ensure_ascii=False),
     }
+
+
+def _contract(longest_side: int | None) -> dict[str, str]:
+    """Inputs and outputs; the file itself reduces nothing, so that it takes any size."""
+    if longest_side is None:
+        return CONTRACT
+    before = f"; images with a longer side than {longest_side} are to be reduced to it before, as in training"
+    return {**CONTRACT, "images": CONTRACT["images"] + before}
 
 
 def _write_onnx(network: ExportedNetwork, path: Path, metadata: dict[str, str]) -> Runner:

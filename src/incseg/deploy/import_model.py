@@ -14,7 +14,7 @@ import torch
 import torchvision.models.segmentation as zoo
 from torch import Tensor, nn
 
-from incseg.curriculum.extension import BACKGROUND_NAMES, plain
+from incseg.datasets.source import BACKGROUND_NAMES, plain
 from incseg.deploy.model import Model
 from incseg.errors import InputError, closest
 from incseg.models import Architecture, Segmenter

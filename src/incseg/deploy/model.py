@@ -1,16 +1,19 @@
 """A trained model that predicts, wherever it lies: a run's folder, the folder of one step, or a single file."""
 
+import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from incseg.deploy.prediction import Prediction
 from incseg.deploy.statistics import MaskLike, learn
-from incseg.deploy.tiles import TILE, predict_ids
+from incseg.errors import InputError
 from incseg.images import ImageLike, Pixels, read_image
+from incseg.models.segmenter import STRIDE
 from incseg.models.storage import TrainedModel
+from incseg.models.tiles import TILE, predict_ids
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,16 @@ class Model(TrainedModel):
             chosen = [index for index, image in enumerate(images) if image.shape == shape]
             batch = torch.stack([torch.tensor(images[index]).permute(2, 0, 1) for index in chosen])
             for index, ids in zip(chosen, predict_ids(self.segmenter, batch, tile), strict=True):
-                predictions[index] = Prediction(images[index], ids.numpy(), self.classes)
+                predictions[index] = Prediction(images[index], ids.cpu().numpy(), self.classes)
         return [predictions[index] for index in range(len(images))]
+
+    def limited_to(self, longest_side: int) -> "Model":
+        """The same model, but images with a longer side than this are reduced to it before the network sees them."""
+        if longest_side < STRIDE:
+            raise InputError(f"a longest side of {longest_side} pixels is too small: use {STRIDE} or more.")
+        segmenter = copy.copy(self.segmenter)
+        segmenter.architecture = segmenter.architecture.model_copy(update={"longest_side": longest_side})
+        return replace(self, segmenter=segmenter)
 
     def learn(self, images: Sequence[ImageLike], masks: Sequence[MaskLike], names: Sequence[str]) -> "Model":
         """A model that knows more classes, learnt in closed form: one pass over the images, no training.

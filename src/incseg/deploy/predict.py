@@ -9,11 +9,12 @@ from rich.progress import Progress
 
 from incseg.console import Console
 from incseg.deploy.model import Model
-from incseg.deploy.tiles import OVERLAP, TILE
 from incseg.errors import IncompleteError, InputError
 from incseg.files import usable_folder
 from incseg.images import ImageFile, Pixels, find_images, read_image
 from incseg.models.segmenter import STRIDE
+from incseg.models.tiles import OVERLAP, TILE
+from incseg.sizes import far_from_training, reduced_size
 
 
 @dataclass
@@ -31,11 +32,13 @@ def predict_files(
     *,
     batch_size: int = 8,
     tile: int = TILE,
+    longest_side: int | None = None,
     console: Console | None = None,
 ) -> None:
     """Segment files, folders and patterns; three files per image are written to ``out``.
 
-    A file that cannot be read is reported at once, and again at the end in an :class:`IncompleteError`.
+    Images are reduced to the longest side that the model remembers, or to the one given. A file that cannot be read is
+    reported at once, and again at the end in an :class:`IncompleteError`.
     """
     if tile % STRIDE or tile <= OVERLAP:
         raise InputError(f"a tile of {tile} pixels is not possible: use a multiple of {STRIDE} above {OVERLAP}.")
@@ -43,13 +46,16 @@ def predict_files(
         raise InputError("name at least one image, folder or pattern: incseg predict MODEL IMAGES… --out DIR.")
     if batch_size < 1:
         raise InputError(f"a batch of {batch_size} images is not possible: use 1 or more.")
+    if longest_side is not None:
+        model = model.limited_to(longest_side)
     usable_folder(out)
     files = find_images(images, leave_out=out)
     console = console or Console()
-    tally = Tally()
+    tally, warning = Tally(), ""
     with Progress(console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("predicting", total=len(files))
         for batch in _batches(files, batch_size, tally, console):
+            warning = warning or _warned(model, batch, console)
             predictions = model.predict_all([pixels for _, pixels in batch], tile)
             for (file, _), prediction in zip(batch, predictions, strict=True):
                 prediction.save(out / file.name)
@@ -60,6 +66,18 @@ def predict_files(
         raise IncompleteError(
             f"{len(tally.failed)} of {len(files)} images could not be read: {', '.join(tally.failed)}"
         )
+
+
+def _warned(model: Model, batch: Sequence[tuple[ImageFile, Pixels]], console: Console) -> str:
+    """Say of the first image whose scale is far from the training's that it is."""
+    architecture = model.segmenter.architecture
+    for file, pixels in batch:
+        side = max(reduced_size((pixels.shape[0], pixels.shape[1]), architecture.longest_side))
+        sentence = far_from_training(side, architecture.seen_side, "--longest-side")
+        if sentence:
+            console.say(f"warning: {file.path} has {sentence}")
+            return sentence
+    return ""
 
 
 def _batches(

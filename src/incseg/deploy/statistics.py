@@ -15,9 +15,10 @@ from torch import Tensor
 from incseg.batch import Batch
 from incseg.config import RunConfig
 from incseg.console import Console, percent, progress_of
-from incseg.curriculum import plain
 from incseg.datasets import ReportProgress, Source, Split, open_source
+from incseg.datasets.reduced import reduced
 from incseg.datasets.scan import class_presence, in_threads, pixel_counts, refuse_unknown
+from incseg.datasets.source import plain
 from incseg.errors import InputError, closest
 from incseg.images import ClassIds, ImageLike, Pixels, read_image, read_mask
 from incseg.loading import WholeImages, whole_loader
@@ -26,6 +27,7 @@ from incseg.models.closed_form import Statistics
 from incseg.models.gather import Fit, feature_layout, gather, solved_head
 from incseg.models.segmenter import Segmenter
 from incseg.models.storage import TrainedModel, as_memory, save_memory, statistics_among
+from incseg.models.tiles import predict_ids
 from incseg.protocol import BACKGROUND, IGNORE
 from incseg.run_folder import statistics_file
 
@@ -64,7 +66,7 @@ def learn(model: AnyModel, images: Sequence[ImageLike], masks: Sequence[MaskLike
     statistics, fit = required_statistics(model)
     given = GivenImages.read(images, masks)
     table = _table([BACKGROUND, *range(len(model.classes), len(model.classes) + len(names))])
-    labelled = Labelled(given, ("background", *names), table)
+    labelled = Labelled(reduced(given, model.segmenter.architecture.longest_side), ("background", *names), table)
     segmenter = copy.deepcopy(model.segmenter).to(statistics.gram.device)
     statistics = labelled.added_to(statistics, fit, segmenter)
     sizes = [*segmenter.classifier.head_sizes, len(names)]
@@ -127,7 +129,8 @@ def gather_statistics(
     fit, segmenter = Fit(), copy.deepcopy(model.segmenter).to(model.exact_device)
     layout = segmenter.architecture.closed_form or feature_layout(segmenter, len(model.classes))
     with progress_of(f"gathering statistics from {len(source.train)} images", console) as advance:
-        labelled = Labelled(source.train, source.classes, table, workers, advance)
+        learnt_from = reduced(source.train, segmenter.architecture.longest_side)
+        labelled = Labelled(learnt_from, source.classes, table, workers, advance)
         statistics = labelled.added_to(Statistics.empty(layout, model.exact_device), fit, segmenter)
     memory = as_memory(statistics, fit)
     save_memory({**remembered, **memory}, file)
@@ -272,6 +275,5 @@ def _mean_iou(segmenter: Segmenter, images: WholeImages, num_classes: int, worke
     total = torch.zeros(num_classes, num_classes, dtype=torch.int64)
     for batches in whole_loader(images, BATCH, workers):
         for batch in batches:
-            predictions = segmenter.segment(batch.images.to(segmenter.mean.device)).argmax(dim=1).cpu()
-            total += confusion_matrix(batch.labels, predictions, num_classes)
+            total += confusion_matrix(batch.labels, predict_ids(segmenter, batch.images).cpu(), num_classes)
     return mean(intersection_over_union(total)[1:])

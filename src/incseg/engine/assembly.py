@@ -17,6 +17,7 @@ from incseg.config import RunConfig, differing_setting, flat_settings, from_yaml
 from incseg.console import Console
 from incseg.curriculum import build_curriculum
 from incseg.engine.first_step import GivenModel, check_first_step, check_given_model, copy_first_step
+from incseg.engine.input_scale import remember_scale, scale_warning
 from incseg.engine.journal import Journal
 from incseg.engine.loggers import require_packages
 from incseg.engine.trainer import Trainer
@@ -107,6 +108,10 @@ def build(
         student = _student(config, curriculum.steps[0].num_classes, pretrained=not folder.has_weights)
     else:
         student = copy.deepcopy(given.segmenter).cpu()
+    remember_scale(student, curriculum)
+    warning = scale_warning(student, curriculum)
+    if say is not None and warning:
+        say(f"warning: {warning}")
     _try_out(student, config.data.crop_size)
     method.check_network(student)
     header = run_header(config, fabric)

@@ -14,6 +14,7 @@ from torch import Tensor
 from incseg.batch import Batch
 from incseg.config import RunConfig
 from incseg.curriculum.curriculum import Curriculum
+from incseg.datasets.reduced import usual_shapes
 from incseg.images import index_image
 from incseg.loading.batches import ScoredImages, whole_loader
 from incseg.metrics import (
@@ -26,7 +27,10 @@ from incseg.metrics import (
     step_scores,
 )
 from incseg.models import Segmenter
+from incseg.models.tiles import TILE, predict_ids
 from incseg.protocol import Step
+
+PIXELS = 2**22  # counted at a time, so that large images need little memory
 
 
 def score(segmenter: Segmenter, loader: Iterable[list[Batch]], counted_as: Tensor, device: torch.device) -> Tensor:
@@ -39,8 +43,9 @@ def score(segmenter: Segmenter, loader: Iterable[list[Batch]], counted_as: Tenso
     total = torch.zeros(num_classes, num_classes, dtype=torch.int64, device=device)
     for batches in loader:
         for images, labels, _ in batches:
-            predictions = counted_as[segmenter.segment(images.to(device)).argmax(dim=1)]
-            total += confusion_matrix(labels.to(device), predictions, num_classes)
+            predictions = predict_ids(segmenter, images).flatten().split(PIXELS)
+            for truth, predicted in zip(labels.flatten().split(PIXELS), predictions, strict=True):
+                total += confusion_matrix(truth.to(device), counted_as[predicted.long()], num_classes)
     return total
 
 
@@ -56,9 +61,17 @@ def score_step(
     """(C, C) int64 confusion counts of this process's share of all images that a step is scored on."""
     total = torch.zeros(step.num_classes, step.num_classes, dtype=torch.int64, device=device)
     for images in curriculum.scored_images(step):
-        loader = whole_loader(images, config.engine.score_batch_size, loading_processes(config), rank, world_size)
+        batch_size = _batch_size(images, config.engine.score_batch_size)
+        loader = whole_loader(images, batch_size, loading_processes(config), rank, world_size)
         total += score(segmenter, loader, images.counted_as(step.num_classes), device)
     return total
+
+
+def _batch_size(images: ScoredImages, wanted: int) -> int:
+    """Of images larger than a tile only as many as tiles would fill: they are segmented one by one in any case."""
+    shapes = usual_shapes(images.split) if images.crop is None else []
+    largest = max((height * width for height, width in shapes), default=0)
+    return wanted if largest <= TILE**2 else max(1, wanted * TILE**2 // largest)
 
 
 def loading_processes(config: RunConfig) -> int:
@@ -66,18 +79,16 @@ def loading_processes(config: RunConfig) -> int:
     return min(config.data.workers, os.cpu_count() or 1)
 
 
-def save_pictures(
-    segmenter: Segmenter, names: Sequence[str], images: ScoredImages, folder: Path, device: torch.device
-) -> None:
+def save_pictures(segmenter: Segmenter, names: Sequence[str], images: ScoredImages, folder: Path) -> None:
     """For each image: itself, its ground truth and the prediction, as ``NAME.{image.jpg,truth.png,prediction.png}``."""
     folder.mkdir(parents=True, exist_ok=True)
     segmenter.eval()
     for position, name in enumerate(names):
         image, truth, _ = images[position]
-        prediction = segmenter.segment(image[None].to(device)).argmax(dim=1)[0].cpu()
+        prediction = predict_ids(segmenter, image[None])[0].cpu()
         Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / f"{name}.image.jpg", quality=92)
         index_image(truth.numpy().astype(np.uint8)).save(folder / f"{name}.truth.png")
-        index_image(prediction.numpy().astype(np.uint8)).save(folder / f"{name}.prediction.png")
+        index_image(prediction.numpy()).save(folder / f"{name}.prediction.png")
 
 
 def side_by_side(folder: Path) -> Iterator[tuple[str, NDArray[np.uint8]]]:

@@ -10,9 +10,11 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from incseg import methods
 from incseg.config import SCORING, Network, RunConfig, from_yaml, load_recipe, merge
 from incseg.console import Console, Table, is_rank_zero, percent
-from incseg.curriculum.extension import BACKGROUND_NAMES, plain, refuse_clashes
+from incseg.curriculum.extension import refuse_clashes
 from incseg.datasets import Source, open_source
 from incseg.datasets.folder import LAYOUT
+from incseg.datasets.reduced import reduced, usual_shapes
+from incseg.datasets.source import BACKGROUND_NAMES, plain
 from incseg.engine.assembly import train
 from incseg.engine.first_step import GivenModel
 from incseg.errors import InputError
@@ -83,6 +85,7 @@ def choose_settings(
         if section in settings and (not key or key in settings[section]):
             raise InputError(f"--{name.replace('_', '-')} cannot be set here: {reason}.")
     trained = model.history[-1] if model.history else {}
+    longest_side = model.segmenter.architecture.longest_side
     batch_size = settings.get("optim", {}).get("batch_size") or min(max(2, len(source.train)), 8)
     per_epoch = batches_per_epoch(len(source.train), batch_size) if isinstance(batch_size, int) else 1
     iterations = min(max(EPOCHS * per_epoch, FEWEST), MOST)
@@ -96,7 +99,8 @@ def choose_settings(
             "root": data,
             "validation": validation,
             "known": model.classes,
-            "crop_size": trained.get("crop_size") or _crop_size(source),
+            "crop_size": trained.get("crop_size") or _crop_size(source, longest_side),
+            "longest_side": longest_side,
         },
         "model": {**network, "weights": "none"},
         "optim": {
@@ -110,10 +114,9 @@ def choose_settings(
     return load_recipe(f"folder/{task}/overlapped", merge(chosen, settings))
 
 
-def _crop_size(source: Source) -> int:
+def _crop_size(source: Source, longest_side: int | None) -> int:
     """About the side of the folder's images, so that training sees objects at the scale that prediction sees."""
-    looked_at = range(0, len(source.train), max(1, len(source.train) // 16))
-    sides = [math.sqrt(math.prod(source.train.mask(index).shape)) for index in looked_at]
+    sides = [math.sqrt(math.prod(shape)) for shape in usual_shapes(reduced(source.train, longest_side), most=16)]
     typical = sorted(sides)[len(sides) // 2] if sides else LARGEST_CROP
     return STRIDE * round(min(max(typical, SMALLEST_CROP), LARGEST_CROP) / STRIDE)
 

@@ -325,7 +325,7 @@ class Trainer:
         if self.fabric.is_global_zero:
             save_model(self.student, classes, self.folder.model(step.index), self.history)
             names, pictured = self.curriculum.pictured_images(step, self.config.engine.pictures)
-            save_pictures(self.student, names, pictured, self.folder.predictions(step.index), device)
+            save_pictures(self.student, names, pictured, self.folder.predictions(step.index))
         self.journal.score(step.index, entry["miou"])
         self.journal.show_pictures(step.index, self.folder.predictions(step.index))
         return entry

@@ -15,6 +15,7 @@ from incseg.datasets.source import Split
 from incseg.loading.addresses import Address
 from incseg.loading.transforms import TrainingTransform
 from incseg.protocol import IGNORE
+from incseg.sizes import reduced_size, resize_images
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,12 @@ class ClassPictures(ReplayedImages):
     """Picture files of old classes, without masks."""
 
     files: Sequence[Path]
+    longest_side: int | None = None
 
     def pair(self, position: int) -> tuple[Tensor, Tensor]:
         """The picture, with every pixel ignored: a part of the method may label it."""
         image = image_tensor(self.files[position])
+        image = resize_images(image[None], reduced_size((image.shape[1], image.shape[2]), self.longest_side))[0]
         return image, torch.full(image.shape[-2:], IGNORE, dtype=torch.int64)
 
 

@@ -1,5 +1,8 @@
 """Transforms of an image together with its labels: augmentation for training, the reference code's crop for scoring."""
 
+import math
+from typing import Any
+
 import numpy as np
 import torch
 from PIL import Image
@@ -7,6 +10,22 @@ from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms import functional as resizing
+
+from incseg.sizes import Size, resize_ids
+
+USUAL_SHARE = 0.75  # of an image in a training crop: mostly between a half and all of it
+
+
+class RandomCrop(v2.RandomResizedCrop):  # type: ignore[misc]  # torchvision has no types
+    """torchvision's, but masks take the pixel at the centre, as in Pillow: its own rule shifts them by half a pixel."""
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        """Images as torchvision does."""
+        if not isinstance(inpt, tv_tensors.Mask):
+            return super().transform(inpt, params)
+        top, left, height, width = (params[name] for name in ("top", "left", "height", "width"))
+        cut = inpt.as_subclass(Tensor)[..., top : top + height, left : left + width]
+        return tv_tensors.Mask(resize_ids(cut, (self.size[0], self.size[1])))
 
 
 class TrainingTransform:
@@ -19,7 +38,7 @@ class TrainingTransform:
     def __init__(self, crop_size: int):
         self.transform = v2.Compose(
             [
-                v2.RandomResizedCrop(crop_size, scale=(0.5, 2.0), ratio=(3 / 4, 4 / 3), antialias=True),
+                RandomCrop(crop_size, scale=(0.5, 2.0), ratio=(3 / 4, 4 / 3), antialias=True),
                 v2.RandomHorizontalFlip(),
             ]
         )
@@ -30,6 +49,16 @@ class TrainingTransform:
             torch.manual_seed(seed)
             cropped, labels = self.transform(tv_tensors.Image(image), tv_tensors.Mask(mask))
         return cropped.as_subclass(Tensor), labels.as_subclass(Tensor)
+
+
+def side_in_crops(size: Size, crop_size: int) -> float:
+    """The longer side that a whole image would have at the scale at which training crops show it.
+
+    >>> round(side_in_crops((375, 500), crop_size=512))
+    683
+    """
+    height, width = size
+    return crop_size * max(size) / math.sqrt(USUAL_SHARE * height * width)
 
 
 class CentreCrop:

@@ -25,6 +25,7 @@ from incseg.protocol import IGNORE
 # Memory is bounded by these and by the width squared, whatever the size and the number of the images.
 CELLS = 2048  # that are projected and added at once
 PIXELS = 2**20  # of images that go through the network together; a larger image goes alone
+TILE, CONTEXT = 2048, 128  # pixels: the side of the tiles of a still larger image, and what only their middles see
 # Random features per channel that is projected. Wider is a little better, and costs W² per cell: with the first, an
 # extension on a CPU costs about 1.5 forward passes of a ResNet-18 over its images ('incseg bench extend').
 FRUGAL, GENEROUS = 10 / 3, 6.0
@@ -133,8 +134,8 @@ def _labelled_cells(
 
     Cells without a label, as those of padding, count for nothing and are left out.
     """
-    device, together = segmenter.mean.device, max(1, PIXELS // batch.labels[0].numel())
-    for some in zip(batch.images.split(together), batch.labels.split(together), strict=True):
+    device = segmenter.mean.device
+    for some in _pieces(batch):
         images, labels = padded_images(some[0].to(device)), _padded_labels(some[1].to(device))
         for flipped in (False, True) if fit.mirrored else (False,):
             pair = (images.flip(-1), labels.flip(-1)) if flipped else (images, labels)
@@ -142,6 +143,34 @@ def _labelled_cells(
             labelled = shares.any(dim=-1)
             cells = features.cells(*segmenter.features(pair[0]))
             yield cells[labelled], shares[labelled].to(cells)
+
+
+def _pieces(batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
+    """A few images and labels at a time; of an image larger than a tile, one tile after another.
+
+    Tiles overlap, for context, and a label counts only in the tile in whose middle it lies.
+    """
+    height, width = batch.labels.shape[-2:]
+    if max(height, width) <= TILE:
+        together = max(1, PIXELS // (height * width))
+        yield from zip(batch.images.split(together), batch.labels.split(together), strict=True)
+        return
+    for image, label in zip(batch.images, batch.labels, strict=True):
+        for top, rows in _overlapping(height):
+            for left, columns in _overlapping(width):
+                own = torch.full_like(label[top : top + TILE, left : left + TILE], IGNORE)
+                own[rows, columns] = label[top : top + TILE, left : left + TILE][rows, columns]
+                yield image[None, :, top : top + TILE, left : left + TILE], own[None]
+
+
+def _overlapping(length: int) -> list[tuple[int, slice]]:
+    """The starts of tiles, multiples of the stride, and the part within each that is its own."""
+    if length <= TILE:
+        return [(0, slice(0, length))]
+    starts = range(0, length - 2 * CONTEXT, TILE - 2 * CONTEXT)
+    return [
+        (start, slice(CONTEXT if start else 0, TILE - CONTEXT if start + TILE < length else TILE)) for start in starts
+    ]
 
 
 def _in_blocks(pieces: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:

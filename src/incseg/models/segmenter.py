@@ -40,6 +40,10 @@ class Architecture(Network):
     """The features of a closed-form head; None: a softmax head."""
     pooling_window: int | None = None
     """Cells along a side over which deeplabv3-mib pools in evaluation; None: 32, as published."""
+    longest_side: int | None = None
+    """Larger images are reduced to it, in training as in prediction; None: images are taken as they are."""
+    seen_side: int | None = None
+    """The longer side of a typical training image as the network saw it, scaled into the crops; None: not known."""
 
     @classmethod
     def of(cls, network: Network, crop_size: int) -> "Architecture":

@@ -2,22 +2,30 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from incseg.console import Table
-from incseg.datasets import Source
+from incseg.datasets import Source, Split
 from incseg.datasets.check import KINDS, Findings, varied_images
-from incseg.images import palette
+from incseg.errors import InputError
+from incseg.images import palette, read_image
 from incseg.protocol import IGNORE
+from incseg.sizes import resize_ids
 
-IMAGES, COLUMNS = 12, 4
+IMAGES, COLUMNS = 12, 4  # on the sheet: so many, unless it takes more to show every class
+REFUSED = 4  # images with problems on a sheet that shows others
 LONGEST_SIDE = 480  # pixels of an image on the sheet
 OPACITY = 0.6  # of the classes over the image
+VOID = f"(void, {IGNORE})"
+RED = "firebrick"
 
 
 def overview(name: str, found: Mapping[str, Findings], published: tuple[int, int] | None) -> Table:
@@ -31,7 +39,7 @@ def overview(name: str, found: Mapping[str, Findings], published: tuple[int, int
 
 def frequencies(classes: Sequence[str], found: Mapping[str, Findings]) -> Table:
     """Per class and split: the number of images that show it, and its share of all pixels."""
-    names = {**dict(enumerate(classes)), IGNORE: "(void, 255)"}
+    names = {**dict(enumerate(classes)), IGNORE: VOID}
     rows = []
     for dataset_id, name in names.items():
         row = [name]
@@ -43,31 +51,67 @@ def frequencies(classes: Sequence[str], found: Mapping[str, Findings]) -> Table:
     return Table("classes", ["class", *headers], rows)
 
 
-def picture_sheet(source: Source, findings: Findings) -> Figure:
-    """Training images that together show as many classes as possible, overlaid with their masks, and a legend."""
-    chosen = varied_images(findings, IMAGES)
-    rows = max(1, math.ceil(len(chosen) / COLUMNS))
-    shapes = [source.train.mask(index).shape for index in chosen]
-    height = min(
-        1.0, max((tall / wide for tall, wide in shapes), default=1.0)
-    )  # of a row, relative to the width of a column
-    figure = Figure(figsize=(3.2 * COLUMNS, (3.2 * height + 0.4) * rows + 1), layout="constrained", dpi=110)
-    cells = figure.subplots(rows, COLUMNS, squeeze=False)
-    shown: set[int] = set()
-    for cell in cells.flat:
-        cell.axis("off")
-    for cell, index in zip(cells.flat, chosen, strict=False):
-        mask = _reduced(source.train.mask(index)[None])[0].numpy()
-        image = _reduced(source.train.image(index)).permute(1, 2, 0).numpy() / 255
-        labelled = ((mask != 0) & (mask != IGNORE))[..., None]
-        colours = palette()[mask] / 255
-        cell.imshow(np.where(labelled, (1 - OPACITY) * image + OPACITY * colours, image), interpolation="nearest")
-        cell.set_title(source.train.ids[index], fontsize=8)
-        shown |= set(np.unique(mask).tolist()) - {0, IGNORE}
-    handles = [Patch(color=palette()[i] / 255, label=source.classes[i]) for i in sorted(shown)]
+def picture_sheet(source: Source, found: Mapping[str, Findings]) -> Figure:
+    """Images that together show every class, overlaid with their masks, a few that were refused, and a legend."""
+    splits = dict(zip(found, (source.train, source.val), strict=True))
+    usable = {(split, index): ids for split, each in found.items() for index, ids in each.usable.items()}
+    refused = {(split, index): kind for split, each in found.items() for index, kind in each.refused.items()}
+    labelled = {image: ids - {0, IGNORE} for image, ids in usable.items()}
+    chosen = varied_images(labelled, IMAGES)
+    shown = list(refused.items())[: REFUSED if chosen else IMAGES]
+    cells = [_refused(splits[split], index, kind) for (split, index), kind in shown]
+    figure = _figure([*(_labelled(splits[split], index) for split, index in chosen), *filter(None, cells)])
+    ids = sorted(frozenset[int]().union(*(usable[image] for image in chosen)) - {0})
+    names = {**dict(enumerate(source.classes)), IGNORE: VOID}
+    handles = [Patch(facecolor=palette()[index] / 255, edgecolor="grey", label=names[index]) for index in ids]
     if handles:
         figure.legend(handles=handles, loc="outside lower center", ncols=8, frameon=False, fontsize=7)
     return figure
+
+
+class Cell(NamedTuple):
+    """A picture (H, W, 3) in 0 … 1 with a title."""
+
+    picture: NDArray[np.float64]
+    title: str
+    colour: str = "black"
+
+
+def _figure(cells: Sequence[Cell]) -> Figure:
+    rows = max(1, math.ceil(len(cells) / COLUMNS))
+    # The height of a row, relative to the width of a column.
+    height = min(1.0, max((cell.picture.shape[0] / cell.picture.shape[1] for cell in cells), default=0.2))
+    figure = Figure(figsize=(3.2 * COLUMNS, (3.2 * height + 0.4) * rows + 1), layout="constrained", dpi=110)
+    axes = list(figure.subplots(rows, COLUMNS, squeeze=False).flat)
+    for ax in axes:
+        ax.axis("off")
+    for ax, cell in zip(axes, cells, strict=False):
+        ax.imshow(cell.picture, interpolation="nearest")
+        ax.set_title(cell.title, fontsize=8, color=cell.colour)
+    if not cells:
+        figure.suptitle("No image of this dataset can be read: see the sentences of 'incseg data check'.", color=RED)
+    return figure
+
+
+def _labelled(split: Split, index: int) -> Cell:
+    """An image under its mask; void is pale, background is left as it is."""
+    mask = _reduced(split.mask(index)[None])[0].numpy()
+    image = _reduced(split.image(index)).permute(1, 2, 0).numpy() / 255
+    colours = palette()[mask] / 255
+    return Cell(np.where((mask != 0)[..., None], (1 - OPACITY) * image + OPACITY * colours, image), split.ids[index])
+
+
+def _refused(split: Split, index: int, kind: str) -> Cell | None:
+    """An image that was refused, and the file of its mask beside it as a picture, as far as they can be read."""
+    pictures = []
+    for path in split.files(index):
+        with suppress(InputError):
+            pictures.append(_reduced(torch.from_numpy(read_image(path)).permute(2, 0, 1)))
+    if not pictures:
+        return None
+    size = (pictures[0].shape[1], pictures[0].shape[2])
+    side_by_side = torch.cat([resize_ids(picture, size) for picture in pictures], dim=-1)
+    return Cell(side_by_side.permute(1, 2, 0).numpy() / 255, f"{split.ids[index]}: {kind}", RED)
 
 
 def _reduced(pixels: Tensor) -> Tensor:

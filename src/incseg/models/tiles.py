@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from incseg.models import Segmenter
-from incseg.models.segmenter import STRIDE
+from incseg.models.segmenter import STRIDE, Segmenter
+from incseg.sizes import reduced_size, resize_ids, resize_images
 
 TILE, OVERLAP = 1024, 256
 MARGIN = 64  # pixels along a tile's inner edges with weight 0: the network lacks the context beyond the edge there
@@ -27,13 +27,18 @@ class Span:
 
 
 def predict_ids(segmenter: Segmenter, images: Tensor, tile: int = TILE, overlap: int = OVERLAP) -> Tensor:
-    """(B, 3, H, W) uint8 of any size → (B, H, W) uint8 channels, on the CPU.
+    """(B, 3, H, W) uint8 of any size, on the CPU → (B, H, W) uint8 channels, where the network is.
 
-    Images that fit into a tile are predicted whole, as a batch; larger ones tile by tile.
+    Images beyond the model's longest side are reduced to it, and their ids enlarged again. Images that fit into a tile
+    are predicted whole, as a batch; larger ones tile by tile.
     """
+    size = (images.shape[-2], images.shape[-1])
+    images = resize_images(images, reduced_size(size, segmenter.architecture.longest_side))
     if max(images.shape[-2:]) <= tile:
-        return segmenter.segment(images.to(segmenter.mean.device)).argmax(dim=1).to("cpu", torch.uint8)
-    return torch.stack([_by_tiles(segmenter, image, tile, overlap) for image in images])
+        ids = segmenter.segment(images.to(segmenter.mean.device)).argmax(dim=1).to(torch.uint8)
+    else:
+        ids = torch.stack([_by_tiles(segmenter, image, tile, overlap) for image in images])
+    return resize_ids(ids, size)
 
 
 def _by_tiles(segmenter: Segmenter, image: Tensor, tile: int, overlap: int) -> Tensor:
@@ -47,7 +52,7 @@ def _by_tiles(segmenter: Segmenter, image: Tensor, tile: int, overlap: int) -> T
     # As segment() pads, but on bytes: a float copy of the whole image would need four times its memory.
     padded = torch.from_numpy(np.pad(image.numpy(), missing, mode="edge"))
     columns = spans(padded.shape[-1], tile, overlap)
-    ids = torch.empty(padded.shape[-2:], dtype=torch.uint8)
+    ids = torch.empty(padded.shape[-2:], dtype=torch.uint8, device=segmenter.mean.device)
     above: Tensor | None = None
     for row in spans(padded.shape[-2], tile, overlap):
         strips = []
@@ -55,7 +60,7 @@ def _by_tiles(segmenter: Segmenter, image: Tensor, tile: int, overlap: int) -> T
             if above is not None:
                 logits[:, : above.shape[1]] += above[..., column.start : column.settled]
             done = row.settled - row.start
-            ids[row.start : row.settled, column.start : column.settled] = logits[:, :done].argmax(dim=0).byte().cpu()
+            ids[row.start : row.settled, column.start : column.settled] = logits[:, :done].argmax(dim=0).byte()
             strips.append(logits[:, done:].clone())
         above = torch.cat(strips, dim=-1)
     return ids[:height, :width]

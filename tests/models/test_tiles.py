@@ -5,9 +5,9 @@ import torch
 from torch import Tensor, nn
 
 from conftest import coloured_patches, solved
-from incseg.deploy import tiles
-from incseg.deploy.tiles import predict_ids, spans
-from incseg.models import Architecture, Segmenter
+from incseg.models import Architecture, Segmenter, tiles
+from incseg.models.tiles import predict_ids, spans
+from incseg.sizes import resize_ids, resize_images
 
 
 class Local(nn.Module):
@@ -17,6 +17,7 @@ class Local(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.mean = torch.zeros(1)
+        self.architecture = Architecture()
         self.seen: list[tuple[int, ...]] = []
         self.layers = nn.Sequential(
             nn.Conv2d(3, 8, 5, stride=4, padding=2),
@@ -95,6 +96,17 @@ def test_what_is_kept_between_tiles_is_bounded(local: Any, monkeypatch: pytest.M
     monkeypatch.setattr(torch, "cat", watched)
     predict_ids(cast(Segmenter, local), torch.zeros(1, 3, 3200, 640, dtype=torch.uint8), tile=320, overlap=128)
     assert 0 < largest <= 5 * 640 * (128 + 32)
+
+
+def test_images_beyond_the_longest_side_are_reduced_and_predictions_have_their_own_size(local: Any) -> None:
+    images = coloured_patches(2, 3, 128, 256)
+    local.architecture = Architecture(longest_side=64)
+    ids = predict_ids(cast(Segmenter, local), images)
+    assert local.seen == [(32, 64)]
+    small = local.segment(resize_images(images, (32, 64))).argmax(dim=1).byte()
+    assert torch.equal(ids, resize_ids(small, (128, 256)))
+    local.architecture = Architecture(longest_side=256)
+    assert torch.equal(predict_ids(cast(Segmenter, local), images), local.segment(images).argmax(dim=1))
 
 
 def test_images_that_fit_are_seen_together(local: Any) -> None:

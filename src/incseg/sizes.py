@@ -1,0 +1,62 @@
+"""How large images are to the network: those beyond a longest side are reduced, and sizes far from training are told.
+
+One rule for training, scoring and prediction. Images are averaged, class ids never are: they take the nearest pixel,
+counted from the centres ("nearest-exact"), since counting from the corners would shift a mask by half a pixel.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Size = tuple[int, int]  # height and width
+FAR = 3  # times larger or smaller than in training: from here on a network no longer knows what it sees
+
+
+def reduced_size(size: Size, longest_side: int | None) -> Size:
+    """The size of an image whose longer side is at most ``longest_side``; nothing is enlarged.
+
+    >>> reduced_size((3000, 4000), 1024), reduced_size((300, 400), 1024)
+    ((768, 1024), (300, 400))
+    """
+    height, width = size
+    if longest_side is None or max(size) <= longest_side:
+        return size
+    scale = longest_side / max(size)
+    return max(1, round(height * scale)), max(1, round(width * scale))
+
+
+def resize_images(images: Tensor, size: Size) -> Tensor:
+    """(B, 3, H, W) uint8 at another size, on the CPU; averaged where it is smaller."""
+    if images.shape[-2:] == size:
+        return images
+    return F.interpolate(images.contiguous(), size=size, mode="bilinear", antialias=True)
+
+
+def resize_ids(ids: Tensor, size: Size) -> Tensor:
+    """(…, H, W) of any integer type at another size; each pixel takes the id at its centre."""
+    if ids.shape[-2:] == size:
+        return ids
+    rows, columns = (
+        (2 * torch.arange(new, device=ids.device) + 1) * old // (2 * new)
+        for new, old in zip(size, ids.shape[-2:], strict=True)
+    )
+    return ids[..., rows[:, None], columns]
+
+
+def far_from_training(side: int, seen_side: int | None, option: str) -> str:
+    """What to say of images whose longer side is ``side``; empty unless they are far from those of training.
+
+    Args:
+        side: in pixels, as the network is to see it.
+        seen_side: of a typical training image as the network saw it in its crops; None: not known.
+        option: of the command line, that reduces images.
+    """
+    if seen_side is None or seen_side / FAR < side < seen_side * FAR:
+        return ""
+    factor = max(side, seen_side) / min(side, seen_side)
+    larger, advice = side > seen_side, f"reduce large images with {option} {seen_side}"
+    return (
+        f"{side} pixels on the longer side, and the training crops showed whole images at about {seen_side}: things "
+        f"are {factor:.1f} times {'larger' if larger else 'smaller'} than in training and may not be recognised; "
+        f"{advice if larger else 'use images with more pixels, or enlarge them before'}."
+    )
