@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+from incseg.config import DataConfig
 from incseg.datasets.file_split import FileSplit
+from incseg.datasets.formats import open_foreign
+from incseg.datasets.listed import names_listed
 from incseg.datasets.source import Source, dataset, existing_root, read_lines
 from incseg.errors import InputError
 from incseg.images import IMAGE_SUFFIXES
@@ -11,10 +14,18 @@ LAYOUT = "images/, masks/ (index PNG of the same names), classes.txt (one name p
 VALIDATION_SHARE = 5  # without a val.txt every fifth image is kept for validation
 
 
-@dataset("folder", f"your own images: {LAYOUT}; optional train.txt and val.txt list the names of each split")
-def open_folder(root: Path | None) -> Source:
+@dataset(
+    "folder",
+    f"your own images: {LAYOUT}; optional train.txt and val.txt list the names of each split; or an export in COCO, "
+    "YOLO, LabelMe, CVAT, colour masks or Hugging Face format",
+    takes_settings=True,
+)
+def open_folder(root: Path | None, data: DataConfig) -> Source:
     """Read the lists; without ``train.txt``/``val.txt`` every fifth image by name is for validation."""
     root = existing_root(root, "folder", LAYOUT)
+    foreign = open_foreign(root, data)
+    if foreign is not None:
+        return foreign
     classes = _class_names(root / "classes.txt")
     names: dict[str, Path] = {}
     for path in _images(root / "images"):
@@ -49,8 +60,8 @@ def _images(folder: Path) -> list[Path]:
 
 def _split_names(root: Path, names: list[str]) -> tuple[list[str], list[str]]:
     train_list, val_list = root / "train.txt", root / "val.txt"
-    val = read_lines(val_list) if val_list.exists() else None
-    train = read_lines(train_list) if train_list.exists() else None
+    val = names_listed(val_list, names) if val_list.exists() else None
+    train = names_listed(train_list, names) if train_list.exists() else None
     if val is None:
         val = names[::VALIDATION_SHARE] if train is None else _without(names, train)
     return _without(names, val) if train is None else train, val

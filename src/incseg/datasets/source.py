@@ -8,6 +8,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from incseg.config import DataConfig
 from incseg.errors import InputError
 from incseg.files import read_text
 from incseg.protocol import IGNORE
@@ -66,6 +67,8 @@ class Source:
     train: Split
     val: Split
     orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    """What a person should hear about how it was read."""
 
     def __post_init__(self) -> None:
         if len(self.classes) > IGNORE:
@@ -93,7 +96,7 @@ def existing_root(root: Path | None, name: str, layout: str) -> Path:
     return root
 
 
-Opener = Callable[[Path | None], Source]
+Opener = Callable[..., Source]
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,18 @@ class DatasetEntry:
     """How many images the complete dataset has to learn from and to be scored on."""
     disjoint: Disjoint = "plain"
     """The rule that shares out the images in the disjoint setting."""
+    takes_settings: bool = False
+    """Whether ``open`` takes the settings of the data too, besides the folder."""
+
+    def read(self, root: Path | None, data: DataConfig | None = None) -> Source:
+        """Open the dataset in a folder, as the settings say."""
+        settings = data or DataConfig()
+        if self.takes_settings:
+            return self.open(root, settings)
+        for name in DataConfig.READING:
+            if getattr(settings, name) != getattr(DataConfig(), name):
+                raise InputError(f"--data.{name.replace('_', '-')} is for folders of your own, not for {self.name}.")
+        return self.open(root)
 
     def shortfall(self, source: Source) -> str:
         """In words, in what an opened copy is not the published dataset; empty if it is, or if none is published."""
@@ -131,13 +146,17 @@ def dataset(
     tasks: tuple[str, ...] = (),
     published_images: tuple[int, int] | None = None,
     disjoint: Disjoint = "plain",
+    takes_settings: bool = False,
 ) -> Callable[[Opener], Opener]:
-    """Register ``open(root) -> Source`` under a name. It lists files; whether they are there is checked elsewhere."""
+    """Register ``open(root) -> Source``, or ``open(root, settings)``, under a name.
+
+    It lists files; whether they are there is checked elsewhere.
+    """
 
     def register(opener: Opener) -> Opener:
         if "/" in name or not name:
             raise InputError(f"a dataset cannot be called '{name}': it is the first word of DATASET/TASK/SETTING.")
-        DATASETS.add(DatasetEntry(name, summary, opener, tasks, published_images, disjoint), opener)
+        DATASETS.add(DatasetEntry(name, summary, opener, tasks, published_images, disjoint, takes_settings), opener)
         return opener
 
     return register
@@ -158,9 +177,9 @@ def dataset_entry(name: str) -> DatasetEntry:
     return DATASETS.find(name)
 
 
-def open_source(name: str, root: Path | None) -> Source:
+def open_source(name: str, root: Path | None, data: DataConfig | None = None) -> Source:
     """Open a dataset by name; its files are all there, but not yet read."""
-    source = dataset_entry(name).open(root)
+    source = dataset_entry(name).read(root, data)
     missing = [*source.train.missing(), *source.val.missing()]
     if missing:
         others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
