@@ -43,11 +43,10 @@ def find_coco(root: Path) -> list[Path]:
 
 def _is_coco(path: Path) -> bool:
     """By its keys; a broken file counts if its beginning looks right, so that the break is named."""
-    head = head_of(path)
     try:
         content = read_json(path)
     except InputError:
-        return any(f'"{key}"' in head for key in KEYS) and '"version": "' not in head
+        return any(f'"{key}"' in head_of(path) for key in KEYS)
     if not isinstance(content, dict) or not content.keys() >= KEYS:
         return False
     annotations = content["annotations"]
@@ -160,20 +159,38 @@ class Region:
         from pycocotools import mask  # noqa: PLC0415 - an extra
 
         width, height = size
-        if isinstance(self.outline, dict):
-            stated = field_of(self.outline, "size", self.where)
-            if list(stated) != [height, width]:
-                raise InputError(
-                    f"the run lengths of {self.where} are for {stated[1]}×{stated[0]}, but the image is "
-                    f"{width}×{height}."
-                )
-            counts = field_of(self.outline, "counts", self.where)
-            if isinstance(counts, list):
-                if sum(counts) != width * height or min(counts, default=0) < 0:
-                    raise InputError(f"the run lengths of {self.where} add up to {sum(counts)}, not {width}×{height}.")
-                return mask.frPyObjects(self.outline, height, width)
-            return {"size": [height, width], "counts": counts.encode() if isinstance(counts, str) else counts}
-        return mask.merge(mask.frPyObjects(self.outline, height, width))
+        if not isinstance(self.outline, dict):
+            return mask.merge(mask.frPyObjects(self.outline, height, width))
+        stated, counts = (field_of(self.outline, key, self.where) for key in ("size", "counts"))
+        if list(stated) != [height, width]:
+            raise InputError(
+                f"the run lengths of {self.where} are for {stated[1]}×{stated[0]}, but the image is {width}×{height}."
+            )
+        runs = counts if isinstance(counts, list) else decompressed(str(counts))
+        if sum(runs) != width * height or min(runs, default=0) < 0:
+            raise InputError(
+                f"the run lengths of {self.where} add up to {sum(runs)}, not to the {width}×{height} pixels of the image."
+            )
+        return mask.frPyObjects({"size": [height, width], "counts": runs}, height, width)
+
+
+def decompressed(text: str) -> list[int]:
+    """The run lengths that COCO writes as text, so that they can be checked; pycocotools trusts them.
+
+    Each number takes one or more characters of 5 bits, lowest first; a sixth bit says that more follow, and the highest
+    of the last character is the sign. From the fourth number on it is the difference to the number two before.
+    """
+    runs: list[int] = []
+    value = shift = 0
+    for character in text:
+        bits = ord(character) - 48
+        value |= (bits & 0x1F) << shift
+        shift += 5
+        if not bits & 0x20:
+            value -= (1 << shift) if bits & 0x10 else 0
+            runs.append(value + (runs[-2] if len(runs) > 2 else 0))
+            value = shift = 0
+    return runs
 
 
 def _paint(regions: tuple[Region, ...], stated: Size | None, where: str, size: Size, blank: int) -> Ids:
@@ -183,11 +200,7 @@ def _paint(regions: tuple[Region, ...], stated: Size | None, where: str, size: S
         require_size(size, stated, where)
     ids = np.full((size[1], size[0]), blank, np.uint8)
     encoded = [region.run_lengths(size) for region in regions]
-    try:
-        areas = [int(mask.area(each)) for each in encoded]
-        order = sorted(range(len(regions)), key=lambda index: (not regions[index].is_crowd, -areas[index]))
-        for index in order:
-            ids[mask.decode(encoded[index]).astype(bool)] = regions[index].label
-    except (ValueError, TypeError) as error:
-        raise InputError(f"the run lengths of {where} cannot be read ({error}).") from None
+    areas = [int(mask.area(each)) for each in encoded]
+    for index in sorted(range(len(regions)), key=lambda index: (not regions[index].is_crowd, -areas[index])):
+        ids[mask.decode(encoded[index]).astype(bool)] = regions[index].label
     return ids

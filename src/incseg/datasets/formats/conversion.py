@@ -129,8 +129,8 @@ def _entry(painted: Painted, index: int, folder: Path) -> tuple[str, str]:
 def _paint_all(annotated: Annotated, folder: Path, data: DataConfig, *, copy_images: bool) -> Painted:
     """Write every mask, and the images that are not files of their own (or all); all problems are collected."""
     examples = annotated.examples
-    names = distinct_names([example.name for example in examples])
     _refuse_doubles(examples)
+    names = distinct_names([example.name for example in examples])
     (folder / "masks").mkdir(parents=True)
     (folder / "images").mkdir()
     blank = IGNORE if data.unlabelled == "ignore" else BACKGROUND
