@@ -71,7 +71,16 @@ def write_yolo(root: Path, names: str = "names:\n  0: box\n  1: cat\n", path: st
         (root / "labels" / part).mkdir(parents=True)
         for stem in stems:
             lines = [
-                " ".join([str(number), *(f"{value / size:.6f}" for point in outline for value, size in zip(point, (WIDTH, HEIGHT), strict=True))])
+                " ".join(
+                    [
+                        str(number),
+                        *(
+                            f"{value / size:.6f}"
+                            for point in outline
+                            for value, size in zip(point, (WIDTH, HEIGHT), strict=True)
+                        ),
+                    ]
+                )
                 for number, outline in ((1, INNER), (0, BOX))
             ]
             (root / "labels" / part / f"{stem}.txt").write_text("\n".join(lines) + "\n")

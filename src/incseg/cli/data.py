@@ -66,7 +66,7 @@ def check(
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")],
     data_root: OptionalPath = None,
     out: OptionalPath = None,
-    format_name: FormatName = DEFAULT.data.format,
+    from_: FormatName = DEFAULT.data.format,
     unlabelled: Unlabelled = DEFAULT.data.unlabelled,
 ) -> None:
     """Read every image and mask of a dataset: what is there, what is wrong, how frequent each class is.
@@ -78,7 +78,7 @@ def check(
         name: the dataset: voc, ade20k, cityscapes, or folder for your own.
         data_root: its folder.
         out: the sheet of sample images (default: runs/NAME-check.png).
-        format_name: format of a folder of your own, as for 'incseg data convert'.
+        from_: format of a folder of your own, as for 'incseg data convert'.
         unlabelled: how pixels that no annotation covers are read from such a format.
     """
     from incseg.datasets import dataset_entry
@@ -88,7 +88,7 @@ def check(
     entry, console = dataset_entry(name), Console()
     sheet = out or Path("runs") / f"{name}-check.png"
     usable_file(sheet)
-    source = entry.read(data_root, DataConfig(format=format_name, unlabelled=unlabelled))
+    source = entry.read(data_root, DataConfig(format=from_, unlabelled=unlabelled))
     for note in source.notes:
         console.say(note)
     found = {}
@@ -112,7 +112,7 @@ def check(
 def convert(
     source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SRC")],
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")],
-    format_name: FormatName = DEFAULT.data.format,
+    from_: FormatName = DEFAULT.data.format,
     unlabelled: Unlabelled = DEFAULT.data.unlabelled,
     validation_share: float = DEFAULT.data.validation_share,
 ) -> None:
@@ -126,7 +126,7 @@ def convert(
     Args:
         source: folder of the export.
         out: folder to write, which must not exist yet or be empty.
-        format_name: auto (told by the folder's contents), coco, yolo, labelme, cvat, masks or hugging-face.
+        from_: auto (told by the folder's contents), coco, yolo, labelme, cvat, masks or hugging-face.
         unlabelled: how pixels that no annotation covers are read: as background, or ignored.
         validation_share: share of the images to keep for validation if the export has no splits.
     """
@@ -136,7 +136,7 @@ def convert(
         raise InputError(f"{source} is not a folder: unpack the export, and give the folder.")
     if not 0 < validation_share < 1:
         raise InputError(f"--validation-share must lie between 0 and 1, not {validation_share}.")
-    reading = DataConfig(format=format_name, unlabelled=unlabelled, validation_share=validation_share)
+    reading = DataConfig(format=from_, unlabelled=unlabelled, validation_share=validation_share)
     console = Console()
     for note in convert_dataset(source, out, reading):
         console.say(note)

@@ -34,7 +34,7 @@ def uncompressed(pixels: Any) -> dict[str, Any]:
     return {"size": [HEIGHT, WIDTH], "counts": counts if values[0] == 0 else [0, *counts]}
 
 
-def written(root: Path, annotations: list[dict[str, Any]], edit: Edit = lambda content: None) -> Path:
+def written(root: Path, annotations: list[dict[str, Any]], edit: Edit = len) -> Path:
     """Images a.jpg and b.jpg, and one file."""
     write_pictures(root / "images", ["a.jpg", "b.jpg"])
     content = coco(["a.jpg", "b.jpg"], annotations)
@@ -62,7 +62,11 @@ def test_run_lengths_of_both_kinds_and_crowds(tmp_path: Path) -> None:
     root = written(
         tmp_path / "data",
         [
-            {"image_id": 7, "category_id": 3, "segmentation": {"size": encoded["size"], "counts": encoded["counts"].decode()}},
+            {
+                "image_id": 7,
+                "category_id": 3,
+                "segmentation": {"size": encoded["size"], "counts": encoded["counts"].decode()},
+            },
             {"image_id": 7, "category_id": 18, "segmentation": uncompressed(square(20, 20, 12))},
             {"image_id": 7, "category_id": 18, "segmentation": crowd, "iscrowd": 1},
         ],
@@ -112,12 +116,18 @@ GOOD = [{"image_id": 7, "category_id": 3, "segmentation": [flat(BOX)]}]
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda c: c["annotations"][0].update(category_id=99), "annotations of the category 99, but its categories are 3 'box'"),
+        (
+            lambda c: c["annotations"][0].update(category_id=99),
+            "annotations of the category 99, but its categories are 3 'box'",
+        ),
         (lambda c: c["annotations"][0].pop("category_id"), "has no 'category_id'"),
         (lambda c: c["annotations"][0].update(image_id=99), "annotations of the image id 99"),
         (lambda c: c["annotations"][0].update(segmentation=[]), "boxes only, no outlines"),
         (lambda c: c["annotations"][0].update(segmentation=[[1, 2, 3, 4, 5, 6, 7]]), "not a list of pairs"),
-        (lambda c: c["annotations"][0].update(segmentation={"size": [3, 3], "counts": [9]}), "are for 3×3, but the image is"),
+        (
+            lambda c: c["annotations"][0].update(segmentation={"size": [3, 3], "counts": [9]}),
+            "are for 3×3, but the image is",
+        ),
         (lambda c: c["annotations"][0].update(segmentation={"size": [HEIGHT, WIDTH], "counts": [9]}), "add up to 9"),
         (lambda c: c["annotations"][0].update(segmentation={"size": [HEIGHT, WIDTH], "counts": "zz~"}), "add up to"),
         (lambda c: c["images"][0].update(file_name="gone.jpg"), "annotates the image 'gone.jpg', which is not below"),
@@ -127,7 +137,7 @@ GOOD = [{"image_id": 7, "category_id": 3, "segmentation": [flat(BOX)]}]
         (lambda c: c["categories"][0].update(name="box"), "the name 'box'"),
         (lambda c: c["categories"][0].pop("name"), "has no 'name'"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_said_in_a_sentence(edit: Edit, message: str, tmp_path: Path) -> None:
     root = written(tmp_path / "data", copy.deepcopy(GOOD), edit)
     with pytest.raises(InputError, match=message):

@@ -48,7 +48,12 @@ def test_rectangles_circles_and_masks(tmp_path: Path) -> None:
     shapes: list[Mapping[str, Any]] = [
         {"label": "a", "shape_type": "rectangle", "points": [[20, 10], [2, 4]]},
         {"label": "b", "shape_type": "circle", "points": [[36, 20], [36, 28]]},
-        {"label": "c", "shape_type": "mask", "points": [[1, 30], [2, 32]], "mask": base64.b64encode(file.getvalue()).decode()},
+        {
+            "label": "c",
+            "shape_type": "mask",
+            "points": [[1, 30], [2, 32]],
+            "mask": base64.b64encode(file.getvalue()).decode(),
+        },
         {"label": "a", "shape_type": "point", "points": [[3, 3]]},
         {"label": "a", "points": [[3, 3], [4, 4]]},
     ]

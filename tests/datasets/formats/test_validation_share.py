@@ -5,7 +5,9 @@ from incseg.datasets.formats.validation_share import choose_validation
 
 
 def test_every_class_with_two_images_is_in_both_parts() -> None:
-    presence = [frozenset({1})] * 40 + [frozenset({2})] * 2 + [frozenset({3, 1})] * 3 + [frozenset({4})] + [frozenset()] * 4
+    presence = (
+        [frozenset({1})] * 40 + [frozenset({2})] * 2 + [frozenset({3, 1})] * 3 + [frozenset({4})] + [frozenset()] * 4
+    )
     chosen = choose_validation(presence, 0.2)
     kept = [presence[index] for index in chosen]
     left = [presence[index] for index in range(50) if index not in chosen]

@@ -83,17 +83,29 @@ def boxes_only(root: Path) -> None:
     ("harm", "message"),
     [
         (boxes_only, "is a YOLO detection dataset: its label files hold boxes"),
-        (lambda r: (r / "labels/train/a.txt").write_text("7 0 0 1 0 1 1"), r"a\.txt, line 1 has the class 7, but names has 0 to 1"),
+        (
+            lambda r: (r / "labels/train/a.txt").write_text("7 0 0 1 0 1 1"),
+            r"a\.txt, line 1 has the class 7, but names has 0 to 1",
+        ),
         (lambda r: (r / "labels/train/a.txt").write_text("1 0 0 30 0 1 1"), "as a share of the image from 0 to 1"),
         (lambda r: (r / "labels/train/a.txt").write_text("cat 0 0 1 0 1 1"), "must be a class number and coordinates"),
-        (lambda r: (r / "data.yaml").write_text("train: nowhere\nval: images/val\nnames: [a]"), "names the images 'nowhere'"),
+        (
+            lambda r: (r / "data.yaml").write_text("train: nowhere\nval: images/val\nnames: [a]"),
+            "names the images 'nowhere'",
+        ),
         (lambda r: (r / "data.yaml").write_text("names: [a]"), "must name the images of its splits"),
-        (lambda r: (r / "data.yaml").write_text("train: images/train\nval: images/val\nnames: 3"), "must be a list of class names"),
+        (
+            lambda r: (r / "data.yaml").write_text("train: images/train\nval: images/val\nnames: 3"),
+            "must be a list of class names",
+        ),
         (lambda r: (r / "data.yaml").write_text("train: images/train\nnames: [a, a]"), "names 'a' twice"),
         (lambda r: (r / "data.yaml").write_text("train: [images/train\nnames: [a"), "is not valid YAML"),
-        (lambda r: (r / "data.yaml").write_text("train: images/train\nval: images/val\nmasks_dir: m\nnames: [a, b]"), r"has no mask .*m/train/a\.png"),
+        (
+            lambda r: (r / "data.yaml").write_text("train: images/train\nval: images/val\nmasks_dir: m\nnames: [a, b]"),
+            r"has no mask .*m/train/a\.png",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_said_in_a_sentence(harm: Callable[[Path], object], message: str, tmp_path: Path) -> None:
     root = write_yolo(tmp_path / "data")
     harm(root)

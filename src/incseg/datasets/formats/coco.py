@@ -169,7 +169,7 @@ class Region:
         runs = counts if isinstance(counts, list) else decompressed(str(counts))
         if sum(runs) != width * height or min(runs, default=0) < 0:
             raise InputError(
-                f"the run lengths of {self.where} add up to {sum(runs)}, not to the {width}×{height} pixels of the image."
+                f"the run lengths of {self.where} add up to {sum(runs)}, not to the {width}×{height} of the image."
             )
         return mask.frPyObjects({"size": [height, width], "counts": runs}, height, width)
 
