@@ -60,18 +60,6 @@ def read_mask(path: Path, image: Path | None = None) -> ClassIds:
     return ids if ids.dtype == np.uint8 else ids.astype(np.int32)
 
 
-def read_colours(path: Path) -> Pixels:
-    """A mask that shows classes as colours, as RGB; transparency is left out."""
-    with _opened(path, "mask") as mask:
-        return np.array(_upright(mask).convert("RGB"))
-
-
-def upright_size(path: Path) -> tuple[int, int]:
-    """Width and height of an image file as it is shown, from its header."""
-    with _opened(path, "image") as image:
-        return _upright_size(image)
-
-
 def _require_same_size(path: Path, mask: Image.Image, image: Path) -> None:
     with _opened(image, "image") as photo:
         size, expected = _upright_size(mask), _upright_size(photo)
@@ -168,6 +156,18 @@ def _to_8_bits(values: NDArray[np.generic]) -> Pixels:
     else:
         white = next((2.0**bits - 1 for bits in DEPTHS if brightest < 2**bits), brightest)
     return (brightness * (255 / white)).round().astype(np.uint8)
+
+
+def read_colours(path: Path) -> Pixels:
+    """A mask that shows classes as colours, as RGB; transparency is left out."""
+    with _opened(path, "mask") as mask:
+        return np.array(_upright(mask).convert("RGB"))
+
+
+def upright_size(path: Path) -> tuple[int, int]:
+    """Width and height of an image file as it is shown, from its header."""
+    with _opened(path, "image") as image:
+        return _upright_size(image)
 
 
 @dataclass(frozen=True)

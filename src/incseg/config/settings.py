@@ -56,7 +56,7 @@ class DataConfig(Section):
     unlabelled: Literal["background", "ignore"] = "background"
     """How pixels that no annotation covers are read from these formats: as background, or ignored."""
     validation_share: float = Field(default=0.2, gt=0, lt=1)
-    """Share of the images that these formats keep for validation if nothing lists them; chosen by class presence."""
+    """Share of a folder's images that is kept for validation if nothing lists them; chosen by the classes they show."""
     crop_size: int = Field(default=512, ge=32, multiple_of=32)
     """Side of the square training crops; a multiple of 32."""
     workers: int = Field(default=4, ge=0)

@@ -5,13 +5,13 @@ from pathlib import Path
 from incseg.config import DataConfig
 from incseg.datasets.file_split import FileSplit
 from incseg.datasets.formats import open_foreign
+from incseg.datasets.held_out import hold_out
 from incseg.datasets.listed import names_listed
 from incseg.datasets.source import Source, dataset, existing_root, read_lines
 from incseg.errors import InputError
 from incseg.images import IMAGE_SUFFIXES
 
 LAYOUT = "images/, masks/ (index PNG of the same names), classes.txt (one name per line, background first)"
-VALIDATION_SHARE = 5  # without a val.txt every fifth image is kept for validation
 
 
 @dataset(
@@ -21,7 +21,7 @@ VALIDATION_SHARE = 5  # without a val.txt every fifth image is kept for validati
     takes_settings=True,
 )
 def open_folder(root: Path | None, data: DataConfig) -> Source:
-    """Read the lists; without ``train.txt``/``val.txt`` every fifth image by name is for validation."""
+    """Read the lists; without ``train.txt`` and ``val.txt`` a share of the images is kept for validation."""
     root = existing_root(root, "folder", LAYOUT)
     foreign = open_foreign(root, data)
     if foreign is not None:
@@ -32,6 +32,9 @@ def open_folder(root: Path | None, data: DataConfig) -> Source:
         if path.stem in names:
             raise InputError(f"{names[path.stem].name} and {path.name} in {root / 'images'} would share one mask.")
         names[path.stem] = path
+    if not (root / "train.txt").exists() and not (root / "val.txt").exists():
+        kept, held_out = hold_out(_files(root, names, sorted(names)), classes, data.validation_share)
+        return Source(root.resolve().name, classes, kept, held_out)
     train, val = _split_names(root, sorted(names))
     both = sorted(set(train) & set(val))
     if both:
@@ -63,7 +66,7 @@ def _split_names(root: Path, names: list[str]) -> tuple[list[str], list[str]]:
     val = names_listed(val_list, names) if val_list.exists() else None
     train = names_listed(train_list, names) if train_list.exists() else None
     if val is None:
-        val = names[::VALIDATION_SHARE] if train is None else _without(names, train)
+        val = _without(names, train or [])
     return _without(names, val) if train is None else train, val
 
 

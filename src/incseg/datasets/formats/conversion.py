@@ -24,7 +24,7 @@ from incseg.datasets.file_split import FileSplit
 from incseg.datasets.formats.annotated import Annotated, Example
 from incseg.datasets.formats.detection import Format, detect, is_native, refuse_unsupported
 from incseg.datasets.formats.image_files import files_below
-from incseg.datasets.formats.validation_share import choose_validation
+from incseg.datasets.held_out import choose_validation
 from incseg.datasets.scan import in_threads
 from incseg.datasets.source import Source
 from incseg.errors import InputError

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from incseg.datasets.formats.validation_share import choose_validation
+from incseg.datasets.held_out import choose_validation
 
 
 def test_every_class_with_two_images_is_in_both_parts() -> None:
