@@ -20,7 +20,20 @@ VARIABLES = {
     "context": "Context",
     "step": "Step",
 }  # as the pages call an instance
-OTHER_FILES = (".json", ".jsonl", ".yaml", ".txt", ".md", ".pt", ".html", ".csv", ".png", ".jpg", ".safetensors")
+OTHER_FILES = (
+    ".json",
+    ".xml",
+    ".jsonl",
+    ".yaml",
+    ".txt",
+    ".md",
+    ".pt",
+    ".html",
+    ".csv",
+    ".png",
+    ".jpg",
+    ".safetensors",
+)
 OTHER_PACKAGES = ("torch", "triton", "huggingface_hub", "logger", "WandbLogger")  # `logger` is one of Lightning's
 
 

@@ -186,6 +186,18 @@ def _to_8_bits(values: NDArray[np.generic]) -> Pixels:
     return (brightness * (255 / white)).round().astype(np.uint8)
 
 
+def read_colours(path: Path) -> Pixels:
+    """A mask that shows classes as colours, as RGB; transparency is left out."""
+    with _opened(path, "mask") as mask:
+        return np.array(_upright(mask).convert("RGB"))
+
+
+def upright_size(path: Path) -> tuple[int, int]:
+    """Width and height of an image file as it is shown, from its header."""
+    with _opened(path, "image") as image:
+        return _upright_size(image)
+
+
 @dataclass(frozen=True)
 class ImageFile:
     """An image file, and the name of its outputs: a path without suffix, relative to the output folder."""

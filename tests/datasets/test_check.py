@@ -103,7 +103,7 @@ def test_a_truncated_mask_is_named_as_the_mask(tmp_path: Path, capsys: pytest.Ca
     broken = root / "masks" / "001.png"
     broken.write_bytes(broken.read_bytes()[:-60])
     sentence = f"the mask {broken} cannot be read (image file is truncated); is it complete?"
-    found = examine(dataset_entry("folder").open(root).train, ("background", "disc", "square", "triangle", "cross"))
+    found = examine(dataset_entry("folder").read(root).train, ("background", "disc", "square", "triangle", "cross"))
     assert found.problems["unusable masks"] == [sentence]
     assert cli.main(["data", "split", "folder/2-2", "--data-root", str(root)]) == 2
     assert sentence in capsys.readouterr().err
@@ -115,7 +115,7 @@ def test_the_sheet_shows_every_class_and_files_that_were_refused(tmp_path: Path)
         stripes([0, 1] * 8, height=32).save(root / "masks" / f"{index:03d}.png")
     stripes([0, 2] * 8, height=32).save(root / "masks" / "013.png")
     stripes([0, 3] * 8, height=32).save(root / "masks" / "014.png")
-    source = dataset_entry("folder").open(root)
+    source = dataset_entry("folder").read(root)
     found = {"training": examine(source.train, source.classes), "validation": examine(source.val, source.classes)}
     titles, names = titles_and_legend(picture_sheet(source, found))
     assert {"013", "014"} < set(titles), "the only ones that show square and triangle"

@@ -6,6 +6,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from incseg.config import DataConfig
 from incseg.datasets import dataset_names, open_source
 from incseg.datasets.scan import class_presence
 from incseg.errors import InputError
@@ -39,12 +40,21 @@ def test_images_and_masks_come_as_tensors(folder: Path) -> None:
     assert set(source.train.mask(0).unique().tolist()) <= {0, 1, 2, 3, 4, 255}
 
 
-def test_without_lists_every_fifth_image_is_for_validation(folder: Path) -> None:
+def test_without_lists_a_share_is_for_validation_in_which_every_class_is_seen(folder: Path) -> None:
     (folder / "train.txt").unlink()
     (folder / "val.txt").unlink()
     source = open_source("folder", folder)
-    assert list(source.val.ids) == ["000", "005"]
-    assert list(source.train.ids) == ["001", "002", "003", "004", "006"]
+    assert sorted([*source.train.ids, *source.val.ids]) == [f"00{index}" for index in range(7)]
+    trained, scored = (class_presence(split, source.classes) for split in (source.train, source.val))
+    for name in range(1, 5):
+        images = sum(name in ids for ids in [*trained, *scored])
+        assert any(name in ids for ids in trained) == (images > 0)
+        assert any(name in ids for ids in scored) == (images > 1)
+    assert list(open_source("folder", folder).val.ids) == list(source.val.ids)
+    colour = np.broadcast_to(np.array([128, 0, 0], np.uint8), (32, 32, 3))
+    replace_mask(folder / "masks/001.png", colour)  # named by whoever reads it next
+    assert len(open_source("folder", folder).val) == 1
+    assert len(open_source("folder", folder, DataConfig(validation_share=0.5)).val) == 4
 
 
 def test_with_one_list_the_other_split_is_the_rest(folder: Path) -> None:

@@ -43,8 +43,8 @@ COMMANDS: dict[str, Command | Group] = {
     "list": listing.show_list,
     "bench": bench.bench,
     "data": Group(
-        "Get a dataset, check it, see which images a step learns from: incseg data prepare, check, split.",
-        {"prepare": data.prepare, "check": data.check, "split": data.split},
+        "Get, check, convert a dataset, see the images of a step: incseg data prepare, check, convert, split.",
+        {"prepare": data.prepare, "check": data.check, "convert": data.convert, "split": data.split},
     ),
 }
 DESCRIPTION = f"""{incseg.__doc__}

@@ -116,7 +116,8 @@ def _declared(sections: Sections) -> Iterator[tuple[str, str, FieldInfo]]:
 
 def _check_options(command: Callable[..., None], words: Sequence[str], sections: Sections) -> None:
     """Refuse options that do not exist, and settings without a value; tyro finds whatever else is wrong."""
-    parameters = {f"--{name}".replace("_", "-"): p for name, p in inspect.signature(command).parameters.items()}
+    declared = inspect.signature(command).parameters.items()
+    parameters = {f"--{name}".rstrip("_").replace("_", "-"): p for name, p in declared}  # from_: a word of Python's
     parameters.pop("--settings", None)
     settings = [f"--{owner}.{key}".replace("_", "-") for owner, key, _ in _declared(sections)]
     single = {*settings, *(option for option, parameter in parameters.items() if _takes_one_value(parameter))}

@@ -1,20 +1,23 @@
-"""Getting and checking data: ``incseg data prepare``, ``check``, ``split``."""
+"""Getting and checking data: ``incseg data prepare``, ``check``, ``convert``, ``split``."""
 
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
-from incseg.cli.arguments import takes_settings
-from incseg.config import Layer, load_recipe, merge
+from incseg.cli.arguments import DEFAULT, takes_settings
+from incseg.config import DataConfig, Layer, load_recipe, merge
 from incseg.console import Console, progress_of
 from incseg.errors import IncompleteError, InputError
 from incseg.files import replacing, usable_file
 
 OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="")]
+
+FormatName = Annotated[str, tyro.conf.arg(name="from", metavar="FORMAT")]
+Unlabelled = Annotated[Literal["background", "ignore"], tyro.conf.arg()]
 
 MOST_PROBLEMS = 20  # named one by one
 
@@ -63,6 +66,8 @@ def check(
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")],
     data_root: OptionalPath = None,
     out: OptionalPath = None,
+    from_: FormatName = DEFAULT.data.format,
+    unlabelled: Unlabelled = DEFAULT.data.unlabelled,
 ) -> None:
     """Read every image and mask of a dataset: what is there, what is wrong, how frequent each class is.
 
@@ -75,6 +80,8 @@ def check(
         name: the dataset: voc, ade20k, cityscapes, or folder for your own.
         data_root: its folder.
         out: the sheet of sample images (default: runs/NAME-check.png).
+        from_: format of a folder of your own, as for 'incseg data convert'.
+        unlabelled: how pixels that no annotation covers are read from such a format.
     """
     from incseg.datasets import dataset_entry
     from incseg.datasets.check import KINDS, examine
@@ -84,7 +91,9 @@ def check(
     entry, console = dataset_entry(name), Console()
     sheet = out or Path("runs") / f"{name}-check.png"
     usable_file(sheet)
-    source = entry.open(data_root)
+    source = entry.read(data_root, DataConfig(format=from_, unlabelled=unlabelled))
+    for note in source.notes:
+        console.say(note)
     found = {}
     for title, part in (("training", source.train), ("validation", source.val)):
         with progress_of(f"reading {title} images", Console(stderr=True)) as advance:
@@ -104,6 +113,40 @@ def check(
         console.say(f"… and {len(problems) - MOST_PROBLEMS} more")
     if problems:
         raise InputError(f"{name} in {data_root} has {len(problems)} problem(s), named above.")
+
+
+def convert(
+    source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SRC")],
+    out: Annotated[Path, tyro.conf.arg(metavar="DIR")],
+    from_: FormatName = DEFAULT.data.format,
+    unlabelled: Unlabelled = DEFAULT.data.unlabelled,
+    validation_share: float = DEFAULT.data.validation_share,
+) -> None:
+    """Write an export of a labelling tool as images/, masks/, classes.txt, train.txt and val.txt.
+
+    'incseg train', 'extend' and 'data check' read such exports directly; converted, they can be looked at, changed and
+    given to other programs. Splits that the export has are kept.
+
+    Example: incseg data convert export --out mydata
+
+    Args:
+        source: folder of the export.
+        out: folder to write, which must not exist yet or be empty.
+        from_: auto (told by the folder's contents), coco, yolo, labelme, cvat, masks or hugging-face.
+        unlabelled: how pixels that no annotation covers are read: as background, or ignored.
+        validation_share: share of the images to keep for validation if the export has no splits.
+    """
+    from incseg.datasets.formats import convert as convert_dataset
+
+    if not source.is_dir():
+        raise InputError(f"{source} is not a folder: unpack the export, and give the folder.")
+    if not 0 < validation_share < 1:
+        raise InputError(f"--validation-share must lie between 0 and 1, not {validation_share}.")
+    reading = DataConfig(format=from_, unlabelled=unlabelled, validation_share=validation_share)
+    console = Console()
+    for note in convert_dataset(source, out, reading):
+        console.say(note)
+    console.say(f"written to {out}; look at it with: incseg data check folder --data-root {out}")
 
 
 def prepare(

@@ -46,8 +46,17 @@ class DataConfig(Section):
     SCORING: ClassVar = ("scoring", "future", "scored_void", "background", "score_on")
     """Settings that only decide how a trained model is scored: 'incseg eval' may change them."""
 
+    READING: ClassVar = ("format", "unlabelled", "validation_share")
+    """Settings that say how a folder in a format of another tool is read."""
+
     root: Path | None = None
     """Folder of the dataset; the embedded 'shapes' needs none. Can also be written --data-root."""
+    format: str = "auto"
+    """Format of a folder of your own: auto (told by its contents), coco, yolo, labelme, cvat, masks, hugging-face."""
+    unlabelled: Literal["background", "ignore"] = "background"
+    """How pixels that no annotation covers are read from these formats: as background, or ignored."""
+    validation_share: float = Field(default=0.2, gt=0, lt=1)
+    """Share of a folder's images that is kept for validation if nothing lists them; chosen by the classes they show."""
     crop_size: int = Field(default=512, ge=32, multiple_of=32)
     """Side of the square training crops; a multiple of 32."""
     longest_side: int | None = Field(default=None, ge=32)

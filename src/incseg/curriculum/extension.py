@@ -47,7 +47,7 @@ class Extension(Curriculum):
         self._require_every_class()
         self._scored = [LabelledSplit(source.val, source.classes, self._channels)]
         if validation is not None:
-            other = open_source("folder", validation)
+            other = open_source("folder", validation, data)
             channels = [BACKGROUND, *(self._channel(name, validation) for name in other.classes[1:])]
             splits = [other.val] if (validation / "val.txt").exists() else [other.train, other.val]
             self._scored = [*(LabelledSplit(split, other.classes, channels) for split in splits), *self._scored]

@@ -35,7 +35,9 @@ def build_curriculum(protocol: Protocol, data: DataConfig, say: Callable[[str], 
         if done % MASKS_PER_LINE == 0:
             say(f"reading which classes each mask shows: {done} of {total}")
 
-    source = open_source(protocol.dataset, data.root)
+    source = open_source(protocol.dataset, data.root, data)
+    for note in source.notes:
+        say(note)
     if data.known is not None:
         return Extension(source, data, report_progress)
     shortfall = dataset_entry(protocol.dataset).shortfall(source)

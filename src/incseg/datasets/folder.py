@@ -7,29 +7,43 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from incseg.config import DataConfig
 from incseg.datasets.file_split import NOT_LISTED, FileSplit
+from incseg.datasets.formats import open_foreign
+from incseg.datasets.held_out import hold_out
+from incseg.datasets.listed import names_listed
 from incseg.datasets.source import Source, dataset, existing_root, read_lines
 from incseg.errors import InputError
 from incseg.images import IMAGE_SUFFIXES
 from incseg.protocol import IGNORE
 
 LAYOUT = "images/, masks/ (index PNG of the same names), classes.txt (one name per line, background first)"
-VALIDATION_SHARE = 5  # without a val.txt every fifth image is kept for validation
 # Preferred first. JPEG is looked for only to be refused by name: it changes ids.
 MASK_SUFFIXES = (".png", ".tif", ".tiff", ".bmp", ".jpg", ".jpeg")
 
 
-@dataset("folder", f"your own images: {LAYOUT}; optional train.txt and val.txt list the names of each split")
-def open_folder(root: Path | None) -> Source:
-    """Read the lists; without ``train.txt``/``val.txt`` every fifth image by name is for validation."""
+@dataset(
+    "folder",
+    f"your own images: {LAYOUT}; optional train.txt and val.txt list the names of each split; or an export in COCO, "
+    "YOLO, LabelMe, CVAT, colour masks or Hugging Face format",
+    takes_settings=True,
+)
+def open_folder(root: Path | None, data: DataConfig) -> Source:
+    """Read the lists; without ``train.txt`` and ``val.txt`` a share of the images is kept for validation."""
     root = existing_root(root, "folder", LAYOUT)
+    foreign = open_foreign(root, data)
+    if foreign is not None:
+        return foreign
     classes, values = _classes(root / "classes.txt")
     images = _images(root / "images")
+    masks, table = _masks(root / "masks"), _value_table(values)
+    if not (root / "train.txt").exists() and not (root / "val.txt").exists():
+        kept, held_out = hold_out(_files(root, images, masks, sorted(images), table), classes, data.validation_share)
+        return Source(root.resolve().name, classes, kept, held_out)
     train, val = _split_names(root, sorted(images))
     both = sorted(set(train) & set(val))
     if both:
         raise InputError(f"'{both[0]}' is in both train.txt and val.txt of {root}: use it for one of them.")
-    masks, table = _masks(root / "masks"), _value_table(values)
     train_split, val_split = (_files(root, images, masks, names, table) for names in (train, val))
     return Source(root.resolve().name, classes, train_split, val_split)
 
@@ -106,10 +120,10 @@ def _name(path: Path, folder: Path) -> str:
 
 def _split_names(root: Path, names: list[str]) -> tuple[list[str], list[str]]:
     train_list, val_list = root / "train.txt", root / "val.txt"
-    val = read_lines(val_list) if val_list.exists() else None
-    train = read_lines(train_list) if train_list.exists() else None
+    val = names_listed(val_list, names) if val_list.exists() else None
+    train = names_listed(train_list, names) if train_list.exists() else None
     if val is None:
-        val = names[::VALIDATION_SHARE] if train is None else _without(names, train)
+        val = _without(names, train or [])
     return _without(names, val) if train is None else train, val
 
 

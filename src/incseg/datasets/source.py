@@ -8,6 +8,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from incseg.config import DataConfig
 from incseg.errors import InputError
 from incseg.files import read_text
 from incseg.protocol import IGNORE
@@ -82,6 +83,8 @@ class Source:
     train: Split
     val: Split
     orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    """What a person should hear about how it was read."""
 
     def __post_init__(self) -> None:
         if len(self.classes) > IGNORE:
@@ -109,7 +112,7 @@ def existing_root(root: Path | None, name: str, layout: str) -> Path:
     return root
 
 
-Opener = Callable[[Path | None], Source]
+Opener = Callable[..., Source]
 Doubt = Callable[[frozenset[int]], str]
 
 
@@ -128,6 +131,18 @@ class DatasetEntry:
     """The rule that shares out the images in the disjoint setting."""
     doubt: Doubt | None = None
     """What 'incseg data check' asks, if anything, about a copy in which these ids occur."""
+    takes_settings: bool = False
+    """Whether ``open`` takes the settings of the data too, besides the folder."""
+
+    def read(self, root: Path | None, data: DataConfig | None = None) -> Source:
+        """Open the dataset in a folder, as the settings say."""
+        settings = data or DataConfig()
+        if self.takes_settings:
+            return self.open(root, settings)
+        for name in DataConfig.READING:
+            if getattr(settings, name) != getattr(DataConfig(), name):
+                raise InputError(f"--data.{name.replace('_', '-')} is for folders of your own, not for {self.name}.")
+        return self.open(root)
 
     def shortfall(self, source: Source) -> str:
         """In words, in what an opened copy is not the published dataset; empty if it is, or if none is published."""
@@ -151,13 +166,18 @@ def dataset(
     published_images: tuple[int, int] | None = None,
     disjoint: Disjoint = "plain",
     doubt: Doubt | None = None,
+    takes_settings: bool = False,
 ) -> Callable[[Opener], Opener]:
-    """Register ``open(root) -> Source`` under a name. It lists files; whether they are there is checked elsewhere."""
+    """Register ``open(root) -> Source``, or ``open(root, settings)``, under a name.
+
+    It lists files; whether they are there is checked elsewhere.
+    """
 
     def register(opener: Opener) -> Opener:
         if "/" in name or not name:
             raise InputError(f"a dataset cannot be called '{name}': it is the first word of DATASET/TASK/SETTING.")
-        DATASETS.add(DatasetEntry(name, summary, opener, tasks, published_images, disjoint, doubt), opener)
+        entry = DatasetEntry(name, summary, opener, tasks, published_images, disjoint, doubt, takes_settings)
+        DATASETS.add(entry, opener)
         return opener
 
     return register
@@ -178,9 +198,9 @@ def dataset_entry(name: str) -> DatasetEntry:
     return DATASETS.find(name)
 
 
-def open_source(name: str, root: Path | None) -> Source:
+def open_source(name: str, root: Path | None, data: DataConfig | None = None) -> Source:
     """Open a dataset by name; its files are all there, but not yet read."""
-    source = dataset_entry(name).open(root)
+    source = dataset_entry(name).read(root, data)
     missing = [*source.train.missing(), *source.val.missing()]
     if missing:
         others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""

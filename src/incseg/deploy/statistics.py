@@ -124,6 +124,8 @@ def gather_statistics(
     if there and not overwrite:
         raise InputError(f"{file} already holds statistics of this model: add --overwrite to replace them.")
     source = open_source("folder", data)
+    for note in source.notes:
+        console.say(note)
     table = _table(_channels_by_name(source, data, model.classes))
     class_presence(source.val, source.classes)  # refuses masks with ids of no class before the work begins
     fit, segmenter = Fit(), copy.deepcopy(model.segmenter).to(model.exact_device)

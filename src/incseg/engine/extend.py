@@ -8,7 +8,7 @@ from typing import Any
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from incseg import methods
-from incseg.config import SCORING, Network, RunConfig, from_yaml, load_recipe, merge
+from incseg.config import SCORING, DataConfig, Network, RunConfig, from_yaml, load_recipe, merge
 from incseg.console import Console, Table, is_rank_zero, percent
 from incseg.curriculum.extension import refuse_clashes
 from incseg.datasets import Source, open_source
@@ -58,7 +58,7 @@ def extend(
     for option, place in (("--data", data), ("--validation", validation)):
         if place is not None and not place.is_dir():
             raise InputError(f"{option} {place} is not a folder; it must hold {LAYOUT}.")
-    source = open_source("folder", data)
+    source = open_source("folder", data, _reading(settings))
     refuse_clashes(model.classes, source)
     config = choose_settings(model, source, data, method, seed, validation, settings)
     solves = methods.parse(config.method, config.settings).solves
@@ -68,6 +68,12 @@ def extend(
     if solves and settings.get("optim") and is_rank_zero():
         console.say("--optim.… has no effect here: the step is solved, not trained.")
     train(config, out, None, console, _given(model))
+
+
+def _reading(settings: Mapping[str, Any]) -> DataConfig:
+    """The settings on how to read the folder, which is needed before the others can be chosen."""
+    given = {name: value for name, value in settings.get("data", {}).items() if name in DataConfig.READING}
+    return load_recipe("folder/1-1/overlapped", {"data": given}).data
 
 
 def choose_settings(
