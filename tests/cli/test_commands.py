@@ -74,7 +74,10 @@ def test_lists_fit_a_small_terminal(
         (["train", "shapes/4-2", "--optm.epochs", "3"], "Did you mean 'optim'?"),
         (["trian"], "no command 'incseg trian': use one of demo, train"),
         (["trian"], "Did you mean 'train'?"),
-        (["data", "spit"], "no command 'incseg data spit': use one of prepare, check, split. Did you mean 'split'?"),
+        (
+            ["data", "spit"],
+            "no command 'incseg data spit': use one of prepare, check, convert, split. Did you mean 'split'?",
+        ),
         (["list", "things"], "invalid choice 'things'"),
         (["train"], "Missing from incseg train: RECIPE"),
         (["train", "shapes/4-2", "another"], "Unrecognized options: another. See: incseg train --help."),

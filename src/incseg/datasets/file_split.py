@@ -37,8 +37,8 @@ class FileSplit(Split):
 
     def subset(self, indices: Sequence[int]) -> "FileSplit":
         """Some of its images, in this order."""
-        ids, images, masks = ([each[index] for index in indices] for each in (self.ids, self.images, self.masks))
-        return FileSplit(ids, images, masks, self.table)
+        images, masks = ([files[index] for index in indices] for files in (self.images, self.masks))
+        return FileSplit([self.ids[index] for index in indices], images, masks, self.table)
 
     def image(self, index: int) -> Tensor:
         """(3, H, W) uint8 RGB."""

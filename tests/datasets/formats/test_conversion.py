@@ -88,6 +88,12 @@ def test_nothing_is_kept_of_a_reading_that_failed_and_all_problems_are_counted(t
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "export"]
 
 
+def test_a_cache_that_cannot_be_written_is_said(tmp_path: Path, cache: Path) -> None:
+    cache.parent.parent.touch()  # a file where a folder should be
+    with pytest.raises(InputError, match="cannot be used as a folder"):
+        open_source("folder", write_cvat(tmp_path / "export"))
+
+
 def test_training_reads_an_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = write_yolo(tmp_path / "export")
     assert run("data", "split", "folder/1-1/overlapped", "--data-root", root, "--data.unlabelled", "ignore") == 0

@@ -103,6 +103,7 @@ class Painted:
 
 
 def _paint_into_cache(root: Path, format_: Format, files: Sequence[Path], data: DataConfig, place: Path) -> None:
+    usable_folder(place.parent)
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place.parent, prefix=".") as temporary:
         folder, annotated = Path(temporary) / "painted", format_.read(root, files)
