@@ -192,12 +192,6 @@ def read_colours(path: Path) -> Pixels:
         return np.array(_upright(mask).convert("RGB"))
 
 
-def upright_size(path: Path) -> tuple[int, int]:
-    """Width and height of an image file as it is shown, from its header."""
-    with _opened(path, "image") as image:
-        return _upright_size(image)
-
-
 @dataclass(frozen=True)
 class ImageFile:
     """An image file, and the name of its outputs: a path without suffix, relative to the output folder."""

@@ -29,7 +29,7 @@ from incseg.datasets.scan import in_threads
 from incseg.datasets.source import Source
 from incseg.errors import InputError
 from incseg.files import replacing, usable_folder
-from incseg.images import index_image, upright_size
+from incseg.images import image_shape, index_image
 from incseg.protocol import BACKGROUND, IGNORE
 
 CACHE_FORMAT = 1  # raise it whenever the same files would be painted otherwise
@@ -139,7 +139,7 @@ def _paint_all(annotated: Annotated, folder: Path, data: DataConfig, *, copy_ima
     def paint(index: int) -> tuple[Path, frozenset[int], str]:
         try:
             image = _image_file(examples[index], folder / "images" / names[index], copy=copy_images)
-            ids = examples[index].paint(upright_size(image), blank)
+            ids = examples[index].paint(image_shape(image)[::-1], blank)
         except InputError as error:
             return folder, frozenset(), str(error)
         index_image(ids).save(folder / "masks" / f"{names[index]}.png")
