@@ -29,7 +29,8 @@ def import_model(
 
     Args:
         checkpoint: a state dict (.pth or .safetensors), or a folder written by smp's save_pretrained.
-        classes: text file with the names of its output channels, one per line, background first.
+        classes: text file with the names of its output channels, one per line, background first; of a model with one
+            channel for yes or no (sigmoid), the background and the class.
         out: folder of the result.
         kind: smp:DECODER or torchvision:NAME; not needed for a folder of save_pretrained.
         encoder: encoder of an smp model.
@@ -45,7 +46,7 @@ def import_model(
     model = read_checkpoint(checkpoint, kind, encoder, read_lines(classes), mean or None, std or None)
     model.save(out / "model.safetensors")
     write_card(model, out)
-    known = f"{len(model.classes) - 1} classes and background"
+    known = f"{len(model.classes) - 1} class{'es' * (len(model.classes) > 2)} and background"
     Console().say(f"{out} is written, with {known}; its outputs equal those of {checkpoint}.")
 
 
