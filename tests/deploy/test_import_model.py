@@ -127,7 +127,11 @@ def test_checkpoints_come_in_from_the_command_line(
         ("background\ncat\ndog", [], "--kind '' is not known: choose from smp:deeplabv3"),
         ("cat\ndog\ncow", ["--kind", "smp:unet"], "the first class is 'cat', but channel 0 must be the background"),
         ("background\nCat\ncat", ["--kind", "smp:unet"], "names 'Cat' twice"),
-        ("background\ncat", ["--kind", "smp:unet", "--encoder", "tu-test_resnet"], "3 output channels, but the class list"),
+        (
+            "background\ncat",
+            ["--kind", "smp:unet", "--encoder", "tu-test_resnet"],
+            "3 output channels, but the class list",
+        ),
         ("background\ncat\ndog", ["--kind", "torchvision:fcn_resnet50"], "do not fit this kind of network"),
         ("background\ncat\ndog", ["--kind", "smp:unet", "--encoder", "resnet19"], "not an encoder"),
         ("background", ["--kind", "smp:unet"], "has 1 names"),

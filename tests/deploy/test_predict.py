@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import incseg
 from command_line import run
 from incseg.deploy.model import Model
 from incseg.deploy.prediction import Prediction
@@ -100,3 +101,14 @@ def test_the_same_from_python(tiny_model: Model, tmp_path: Path) -> None:
     assert found.ids.shape == (40, 50)
     assert sum(found.areas.values()) == pytest.approx(1)
     assert sum(share > 0 for share in found.areas.values()) > 1
+
+
+def test_confidence_is_a_grey_picture(tiny_run: Path, tmp_path: Path) -> None:
+    Image.effect_noise((50, 40), 80).save(tmp_path / "a.png")
+    assert run("predict", tiny_run, tmp_path / "a.png", "--out", tmp_path / "out", "--confidence") == 0
+    expected = incseg.load(tiny_run, device="cpu").predict(tmp_path / "a.png", confidence=True).confidence
+    assert expected is not None
+    with Image.open(tmp_path / "out" / "a.confidence.png") as picture:
+        assert picture.mode == "L"
+        np.testing.assert_allclose(np.array(picture) / 255, expected, atol=0.6 / 255)
+    assert len(np.unique(expected)) > 10

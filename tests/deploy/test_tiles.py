@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from conftest import coloured_patches, solved
 from incseg.deploy import tiles
-from incseg.deploy.tiles import predict_ids, spans
+from incseg.deploy.tiles import predict_ids, predict_maps, spans
 from incseg.models import Architecture, Segmenter
 
 
@@ -70,6 +70,17 @@ def test_tiles_say_what_the_whole_image_says(local: Any, height: int, width: int
     assert torch.equal(tiled.long(), whole)
     assert max(max(size) for size in local.seen) == 320
     assert len(whole.unique()) > 2
+
+
+def test_all_that_is_kept_of_the_scores_is_put_together_from_tiles(local: Any) -> None:
+    image = torch.randint(0, 256, (1, 3, 353, 700), dtype=torch.uint8)
+    padded = nn.functional.pad(image.float(), (0, -700 % 32, 0, -353 % 32), mode="replicate")
+    whole = local.segment(padded)[0, :, :353, :700].softmax(dim=0)
+    ((probabilities, highest),) = predict_maps(
+        cast(Segmenter, local), image, lambda s: (s.softmax(1), s.softmax(1).amax(1)), tile=320, overlap=128
+    )
+    torch.testing.assert_close(probabilities, whole.float())
+    torch.testing.assert_close(highest, whole.float().amax(dim=0))
 
 
 def test_an_edge_that_counted_would_be_seen(local: Any, monkeypatch: pytest.MonkeyPatch) -> None:

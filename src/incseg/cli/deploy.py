@@ -8,6 +8,7 @@ import tyro
 from incseg.cli.arguments import ModelPath, OptionalStep
 from incseg.console import Console
 from incseg.errors import InputError
+from incseg.protocol import count_classes
 
 
 def import_model(
@@ -46,8 +47,7 @@ def import_model(
     model = read_checkpoint(checkpoint, kind, encoder, read_lines(classes), mean or None, std or None)
     model.save(out / "model.safetensors")
     write_card(model, out)
-    known = f"{len(model.classes) - 1} class{'es' * (len(model.classes) > 2)} and background"
-    Console().say(f"{out} is written, with {known}; its outputs equal those of {checkpoint}.")
+    Console().say(f"{out} is written, with {count_classes(model.classes)}; its outputs equal those of {checkpoint}.")
 
 
 def predict(
@@ -58,6 +58,7 @@ def predict(
     device: str = "auto",
     batch_size: int = 8,
     tile: int = 1024,
+    confidence: bool = False,
 ) -> None:
     """Segment images: for each an overlay, an index PNG and a JSON with the area of every class.
 
@@ -71,11 +72,13 @@ def predict(
         device: auto, cpu, cuda or mps.
         batch_size: images of the same size that go through the network together.
         tile: images with a longer side are segmented in tiles of this size.
+        confidence: also write NAME.confidence.png, how probable the class of each pixel is: black 0, white 1.
     """
     from incseg.deploy.model import open_model
     from incseg.deploy.predict import predict_files
 
-    predict_files(open_model(model, step, device), images, out, batch_size=batch_size, tile=tile, console=Console())
+    opened, console = open_model(model, step, device), Console()
+    predict_files(opened, images, out, batch_size=batch_size, tile=tile, confidence=confidence, console=console)
 
 
 def export(

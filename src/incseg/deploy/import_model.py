@@ -140,7 +140,9 @@ def _convert(
     _check_classes(classes)
     is_binary = last.out_channels == 1
     if len(classes) != (2 if is_binary else last.out_channels):
-        wanted = "'background' and the one class that it finds" if is_binary else "one name per channel, background first"
+        wanted = (
+            "'background' and the one class that it finds" if is_binary else "one name per channel, background first"
+        )
         count = f"{last.out_channels} output channel{'' if is_binary else 's'}"
         raise InputError(f"the model has {count}, but the class list has {len(classes)} names: give {wanted}.")
     for name, numbers in (("mean", mean), ("std", std)):
