@@ -233,7 +233,7 @@ def undecided(model: nn.Module, images: Tensor) -> nn.Module:
     """With a bias at which about half of the pixels are a yes."""
     output = original_logits(model, images).flatten().median()
     last = model.get_submodule("segmentation_head.0")
-    last.bias -= output if "sigmoid" not in str(model).lower() else output.logit()  # type: ignore[arg-type, operator]
+    last.bias -= output if "sigmoid" not in str(model).lower() else output.logit()  # type: ignore[operator]
     return model
 
 

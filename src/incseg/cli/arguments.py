@@ -26,6 +26,7 @@ Command = TypeVar("Command", bound=Callable[..., None])
 Sections = Mapping[str, Section]
 """Settings by the name of their section; the values are the defaults that help shows."""
 OptionalFolder = Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")]
+OptionalFile = Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")]
 Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME...", help_behavior_hint="")]
 OptionalStep = Annotated[int | None, tyro.conf.arg(metavar="K", help_behavior_hint="(default: the last)")]
 ModelPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]

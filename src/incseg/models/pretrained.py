@@ -64,7 +64,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
 
 
 def _unreadable(path: Path, error: Exception) -> InputError:
-    """What to say of a file that PyTorch does not open; never its own advice, which is to run what the file contains."""
+    """What to say of a file that PyTorch does not open; never its own advice, to run what the file contains."""
     text = " ".join(str(error).split())
     found = re.search(r"GLOBAL (\S+)|TorchScript", text)  # the file is whole, but holds more than tensors
     if found:
