@@ -255,13 +255,13 @@ def test_a_folder_from_the_command_line_to_a_report(tmp_path: Path, capsys: pyte
         assert (tmp_path / method / "report.html").exists()
     shown = capsys.readouterr().out
     assert "1-2: disc, square; 3-4: triangle, cross" in shown
-    assert f"{tmp_path / 'ft'}: IoU per class (%)" in shown
+    assert "ft: IoU per class (%)" in shown
     assert run("report", tmp_path / "ft", tmp_path / "mib+ucd", "--out", tmp_path / "both.html") == 0
     assert "mib+ucd" in (tmp_path / "both.html").read_text()
     assert run("eval", tmp_path / "ft", "--out", tmp_path / "again.json") == 0
     again, before = (json.loads((tmp_path / file).read_text()) for file in ("again.json", "ft/result.json"))
     assert again["steps"] == before["steps"]
-    assert f"{tmp_path / 'ft'}: IoU per class (%)" in capsys.readouterr().out
+    assert "ft: IoU per class (%)" in capsys.readouterr().out
     assert run("eval", tmp_path / "ft", "--data.scoring", "paper") == 0
     capsys.readouterr()
     assert run("eval", tmp_path / "ft", "--data.crop-size", "64") == 2

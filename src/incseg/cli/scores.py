@@ -28,7 +28,7 @@ def score_model(path: Path, step: int | None, data: Path, out: Path | None) -> N
     """One model on the images of a folder."""
     model, console = open_model(path, step), Console()
     scores = score_folder(model, data, console, workers=min(DEFAULT.data.workers, os.cpu_count() or 1))
-    console.show(_folder_table(path, model, scores, elsewhere=str(out) if out else "add --out FILE"))
+    console.show(_folder_table(model, scores, elsewhere=str(out) if out else "add --out FILE"))
     with_background = percent(scores.miou_with_background)
     console.say(f"mIoU {percent(scores.miou)} %, with background {with_background}{' %' * (with_background != '–')}.")
     for remark in scores.remarks():
@@ -36,7 +36,7 @@ def score_model(path: Path, step: int | None, data: Path, out: Path | None) -> N
     _write(out, {"model": str(model.path), "data": str(data), **scores.to_json()}, console)
 
 
-def _folder_table(path: Path, model: Model, scores: FolderScores, elsewhere: str) -> Table:
+def _folder_table(model: Model, scores: FolderScores, elsewhere: str) -> Table:
     """One row per class: the model's, old and new if it has learnt in several steps, and those it does not know."""
     new = set(model.history[-1]["new_classes"] if model.history else ()) & set(model.classes)
     has_learnt_twice = 0 < len(new) < len(model.classes) - 1
@@ -45,7 +45,7 @@ def _folder_table(path: Path, model: Model, scores: FolderScores, elsewhere: str
         for name, rates in scores.rates.items()
     ]
     rows += [ClassScore(name, math.nan) for name in scores.unknown]
-    return class_table(f"{path}: IoU per class (%)", rows, "share: of the labelled pixels.", elsewhere)
+    return class_table("IoU per class (%)", rows, "share: of the labelled pixels.", elsewhere)
 
 
 def _write(out: Path | None, result: object, console: Console) -> None:

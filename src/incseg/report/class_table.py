@@ -49,7 +49,7 @@ def run_class_table(run: Run, elsewhere: str) -> Table:
     note = "share: of the labelled pixels."
     if last:
         note = f"step: in which it was learnt; before: IoU (%) after that step; {note}"
-    return class_table(f"{run.folder}: IoU per class (%)", scores, note, elsewhere)
+    return class_table(f"{run.label}: IoU per class (%)", scores, note, elsewhere)
 
 
 def class_table(title: str, scores: Sequence[ClassScore], note: str, elsewhere: str) -> Table:
