@@ -183,7 +183,9 @@ def _read(path: Path, *, weights: bool = True) -> tuple[Description, dict[str, T
     except FileNotFoundError:
         raise InputError(f"there is no model file {path}.") from None
     except SafetensorError as error:
-        raise InputError(f"{path} is not a readable safetensors file ({error}).") from None
+        exported = " An exported file is for other programs: give the model it was exported from."
+        hint = exported if path.suffix in (".onnx", ".pt2") else ""
+        raise InputError(f"{path} is not a readable safetensors file ({error}).{hint}") from None
     if metadata is None:
         raise InputError(
             f"{path} was not written by incseg: it does not say how to build the model (for models trained elsewhere "
