@@ -60,6 +60,7 @@ def test_it_fits_80_columns_without_breaking_a_word(number: int, name: str, tmp_
     table = run_class_table(Run.read(folder), "report.html")
     lines = shown(table)
     assert max(map(cell_len, lines[1:])) <= 80
+    assert all(any(row[0] in line for line in lines) for row in table.rows)  # no name goes on in the next line
     header = next(line for line in lines if "precision" in line)
     assert all(word in header for word in ("class", "step", "share", "recall", "precision", "before", "IoU"))
     numbers = [line for line in lines if line.rstrip(" │").endswith(table.rows[0][-1])]
