@@ -3,7 +3,15 @@ import math
 import pytest
 import torch
 
-from incseg.metrics import confusion_matrix, forgetting, harmonic_mean, intersection_over_union, mean, step_scores
+from incseg.metrics import (
+    confusion_matrix,
+    forgetting,
+    harmonic_mean,
+    intersection_over_union,
+    mean,
+    per_class_rates,
+    step_scores,
+)
 from incseg.protocol import steps
 
 LABELS = torch.tensor([[0, 0, 1, 1], [2, 2, 255, 1]])
@@ -60,3 +68,14 @@ def test_background_that_was_not_scored_has_no_iou() -> None:
     iou = intersection_over_union(torch.tensor([[0, 0, 0], [4, 4, 0], [2, 0, 6]]))
     assert math.isnan(iou[0])
     assert iou[1:] == [4 / 8, 6 / 8]
+
+
+def test_share_recall_and_precision_are_what_their_names_say() -> None:
+    counts = torch.tensor([[6, 2, 0], [1, 3, 0], [0, 0, 0]])
+    background, seen, nowhere = per_class_rates(counts)
+    assert background == pytest.approx((8 / 12, 6 / 8, 6 / 7))
+    assert seen == pytest.approx((4 / 12, 3 / 4, 3 / 5))
+    assert nowhere[0] == 0
+    assert math.isnan(nowhere[1])
+    assert math.isnan(nowhere[2])
+    assert all(math.isnan(rate) for rates in per_class_rates(torch.zeros(2, 2, dtype=torch.int64)) for rate in rates)

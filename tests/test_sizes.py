@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from incseg.sizes import far_from_training, reduced_size, resize_ids, resize_images
+from incseg.sizes import far_from_training, reduced_size, resize_images, resize_nearest
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_the_longer_side_is_reduced_and_the_shape_kept(
 def test_ids_are_resized_by_nearest_exact(size: tuple[int, int], dtype: torch.dtype) -> None:
     ids = torch.arange(600).reshape(20, 30) % 200
     expected = F.interpolate(ids[None, None].double(), size=size, mode="nearest-exact")[0, 0].to(dtype)
-    assert torch.equal(resize_ids(ids.to(dtype), size), expected)
+    assert torch.equal(resize_nearest(ids.to(dtype), size), expected)
 
 
 def test_images_are_averaged_not_sampled() -> None:

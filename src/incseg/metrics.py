@@ -90,3 +90,14 @@ def forgetting(history: Sequence[Sequence[float]]) -> list[float]:
         - now[c]
         for c in range(len(now))
     ]
+
+
+def per_class_rates(confusion: Tensor) -> list[tuple[float, float, float]]:
+    """Per channel: its share of the labelled pixels, its recall TP / (TP + FN), and its precision TP / (TP + FP).
+
+    NaN where there is nothing to divide by: no labelled pixel, none of the class, none predicted as it.
+    """
+    counts = confusion.double()
+    hits, truth, predicted = counts.diagonal(), counts.sum(1), counts.sum(0)
+    rates = torch.stack([truth / truth.sum(), hits / truth, hits / predicted], dim=1)
+    return [(float(share), float(recall), float(precision)) for share, recall, precision in rates]

@@ -23,6 +23,16 @@ class Setting(StrEnum):
     DISJOINT = "disjoint"  # of those, the ones that show no class of a later step
 
 
+def count_classes(classes: Sequence[str]) -> str:
+    """In words, how many classes there are, of which the first is the background.
+
+    >>> count_classes(["background", "cat"]), count_classes(["background", "cat", "dog"])
+    ('1 class and background', '2 classes and background')
+    """
+    foreground = len(classes) - 1
+    return f"{foreground} class{'es' if foreground != 1 else ''} and background"
+
+
 @dataclass(frozen=True)
 class Step:
     """One stage of learning, in channels: what was learnt before, what is learnt now, what comes later."""
@@ -48,7 +58,7 @@ class Step:
         return 1 + len(self.seen)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Protocol:
     """A dataset, a task such as ``15-5`` and a setting, as written ``voc/15-5/overlapped``."""
 
@@ -58,6 +68,9 @@ class Protocol:
 
     def __str__(self) -> str:
         return f"{self.dataset}/{self.task}/{self.setting}"
+
+    def __repr__(self) -> str:
+        return f"Protocol('{self}')"
 
     @classmethod
     def parse(cls, text: str) -> "Protocol":

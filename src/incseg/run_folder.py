@@ -154,7 +154,7 @@ def write_json(path: Path, value: object) -> None:
         temporary.write_text(f"{text}\n", encoding="utf-8")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """A run's folder and its ``result.json``."""
 
@@ -165,6 +165,10 @@ class Run:
     begins_at: int = 0
     """The step of the other runs with which its first step is compared; a run on all classes at once compares with
     their last."""
+
+    def __repr__(self) -> str:
+        done = f"{len(self.steps)} step{'s' if len(self.steps) != 1 else ''}"
+        return f"Run({self.folder}: {self.method} on {self.protocol}, seed {self.seed}, {done})"
 
     @classmethod
     def read(cls, folder: Path) -> "Run":

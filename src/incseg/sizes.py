@@ -32,15 +32,15 @@ def resize_images(images: Tensor, size: Size) -> Tensor:
     return F.interpolate(images.contiguous(), size=size, mode="bilinear", antialias=True)
 
 
-def resize_ids(ids: Tensor, size: Size) -> Tensor:
-    """(…, H, W) of any integer type at another size; each pixel takes the id at its centre."""
-    if ids.shape[-2:] == size:
-        return ids
+def resize_nearest(values: Tensor, size: Size) -> Tensor:
+    """(…, H, W) of any type, as class ids, at another size; each pixel takes the value at its centre."""
+    if values.shape[-2:] == size:
+        return values
     rows, columns = (
-        (2 * torch.arange(new, device=ids.device) + 1) * old // (2 * new)
-        for new, old in zip(size, ids.shape[-2:], strict=True)
+        (2 * torch.arange(new, device=values.device) + 1) * old // (2 * new)
+        for new, old in zip(size, values.shape[-2:], strict=True)
     )
-    return ids[..., rows[:, None], columns]
+    return values[..., rows[:, None], columns]
 
 
 def far_from_training(side: int, seen_side: int | None, option: str) -> str:

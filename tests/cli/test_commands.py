@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -124,8 +125,13 @@ def test_lists_fit_a_small_terminal(
         (["train", "shapes/4-2", "--engine.accelerator", "mps"], "cannot run on 1 × 'mps'"),
         (["train", "shapes/4-2", "--data.known", "[background, disc]"], "belong to 'incseg extend'"),
         (["report"], "name at least one run"),
-        (["report", "/nowhere"], "holds no result.json"),
+        (["report", "/nowhere"], "there is no /nowhere: give folders of runs"),
+        (["report", "/"], "/ holds no result.json"),
+        (["report", "/", "/tmp"], "none of /, /tmp holds a result.json"),
         (["eval", "/nowhere"], "not the folder of a run"),
+        (["eval", "x", "--step", "1"], "--step goes with --data DIR"),
+        (["eval", "x", "--data", "y", "--data.scoring", "paper"], "no settings"),
+        (["export", "x", "--format", "pt"], "--format cannot be 'pt': choose onnx or pt2. Did you mean 'pt2'?"),
         (["report", "x", "--optim.epochs", "3"], "are taken only by 'incseg train'"),
         (["import", "x.pth", "--classes", "/", "--out", "x"], "/ cannot be read: Is a directory"),
         (["data", "prepare", "voc", "--root", __file__], "is a file"),
@@ -250,10 +256,15 @@ def test_a_folder_from_the_command_line_to_a_report(tmp_path: Path, capsys: pyte
             run("train", "folder/2-2", "--data-root", data, "--method", method, "--out", tmp_path / method, *QUICK) == 0
         )
         assert (tmp_path / method / "report.html").exists()
-    assert "1-2: disc, square; 3-4: triangle, cross" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "1-2: disc, square; 3-4: triangle, cross" in shown
+    assert "ft: IoU per class (%)" in shown
     assert run("report", tmp_path / "ft", tmp_path / "mib+ucd", "--out", tmp_path / "both.html") == 0
     assert "mib+ucd" in (tmp_path / "both.html").read_text()
-    assert run("eval", tmp_path / "ft") == 0
+    assert run("eval", tmp_path / "ft", "--out", tmp_path / "again.json") == 0
+    again, before = (json.loads((tmp_path / file).read_text()) for file in ("again.json", "ft/result.json"))
+    assert again["steps"] == before["steps"]
+    assert "ft: IoU per class (%)" in capsys.readouterr().out
     assert run("eval", tmp_path / "ft", "--data.scoring", "paper") == 0
     capsys.readouterr()
     assert run("eval", tmp_path / "ft", "--data.crop-size", "64") == 2

@@ -81,6 +81,7 @@ def test_the_page_can_be_followed(home: Path, monkeypatch: pytest.MonkeyPatch) -
         "forget",
         "statistics",
         "predict",
+        "eval",
         "export",
         "export",
         "serve",

@@ -1,3 +1,4 @@
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,10 @@ def worn(model: nn.Module) -> nn.Module:
     return model.eval()
 
 
-def smp_model(decoder: str, **options: Any) -> nn.Module:
-    return worn(smp.create_model(decoder, encoder_name="tu-test_resnet", encoder_weights=None, classes=3, **options))
+def smp_model(decoder: str, classes: int = 3, **options: Any) -> nn.Module:
+    torch.manual_seed(0)
+    options |= {"encoder_name": "tu-test_resnet", "encoder_weights": None}
+    return worn(smp.create_model(decoder, classes=classes, **options))
 
 
 @torch.no_grad()
@@ -124,7 +127,11 @@ def test_checkpoints_come_in_from_the_command_line(
         ("background\ncat\ndog", [], "--kind '' is not known: choose from smp:deeplabv3"),
         ("cat\ndog\ncow", ["--kind", "smp:unet"], "the first class is 'cat', but channel 0 must be the background"),
         ("background\nCat\ncat", ["--kind", "smp:unet"], "names 'Cat' twice"),
-        ("background\ncat", ["--kind", "smp:unet", "--encoder", "tu-test_resnet"], "do not fit this kind of network"),
+        (
+            "background\ncat",
+            ["--kind", "smp:unet", "--encoder", "tu-test_resnet"],
+            "3 output channels, but the class list",
+        ),
         ("background\ncat\ndog", ["--kind", "torchvision:fcn_resnet50"], "do not fit this kind of network"),
         ("background\ncat\ndog", ["--kind", "smp:unet", "--encoder", "resnet19"], "not an encoder"),
         ("background", ["--kind", "smp:unet"], "has 1 names"),
@@ -141,6 +148,123 @@ def test_what_cannot_be_taken_over_is_named(
     assert message in error
     assert "\n" not in error
     assert not (tmp_path / "out").exists()
+
+
+SMALL = ["--kind", "smp:fpn", "--encoder", "tu-test_resnet"]
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    """The one line with which an import is refused."""
+    assert run("import", *arguments) == 2
+    error = capsys.readouterr().err.strip()
+    assert "\n" not in error
+    return error
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_whole_pickled_model_is_refused_with_how_to_save_weights(
+    zipped: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "classes.txt").write_text("background\ncat\ndog\n")
+    torch.save(smp_model("fpn"), tmp_path / "whole.pth", _use_new_zipfile_serialization=zipped)
+    known: list[str | Path] = ["--classes", tmp_path / "classes.txt", "--out", tmp_path / "out"]
+    error = refused(capsys, tmp_path / "whole.pth", *SMALL, *known)
+    assert "holds Python objects such as segmentation_models_pytorch.decoders.fpn.model.FPN" in error
+    assert "torch.save(model.state_dict(), 'weights.pth')" in error
+    assert "weights_only" not in error
+    assert "trust" not in error
+
+
+def test_a_program_and_a_broken_file_are_refused_in_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("classes.txt").write_text("background\ncat\ndog\n")
+    with warnings.catch_warnings(action="ignore"):  # TorchScript is deprecated, and still around
+        torch.jit.save(torch.jit.trace(nn.Conv2d(3, 3, 1), torch.zeros(1, 3, 8, 8)), "script.pt")
+    Path("text.pth").write_text("hello")
+    Path("other.pth").write_text("nothing")
+    for file, message in [
+        ("script.pt", "holds a program (TorchScript) and not only weights"),
+        ("text.pth", "the weights file text.pth cannot be read"),
+        ("other.pth", "the weights file other.pth cannot be read"),
+        ("nowhere.pth", "there is no checkpoint nowhere.pth"),
+    ]:
+        error = refused(capfd, file, *SMALL, "--classes", "classes.txt", "--out", "out")
+        assert message in error
+        assert "weights_only" not in error
+
+
+def test_a_folder_without_a_model_is_not_looked_for_on_the_hub(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "classes.txt").write_text("background\ncat\ndog\n")
+    (tmp_path / "empty").mkdir()
+    asked: list[str] = []
+    monkeypatch.setattr(smp, "from_pretrained", asked.append)
+    known: list[str | Path] = ["--classes", tmp_path / "classes.txt", "--out", tmp_path / "out"]
+    assert "empty was not written by smp's save_pretrained (it holds no config.json)" in refused(
+        capsys, tmp_path / "empty", *known
+    )
+    assert not asked
+
+
+@pytest.mark.parametrize("kind", ["smp:fpn", "torchvision:deeplabv3_mobilenet_v3_large"])
+def test_another_number_of_classes_is_said_with_both_numbers(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "classes.txt").write_text("background\na\nb\nc\nd\n")
+    torchvision_model = zoo.deeplabv3_mobilenet_v3_large
+    model = (
+        smp_model("fpn", classes=21)
+        if kind.startswith("smp")
+        else torchvision_model(weights=None, weights_backbone=None, num_classes=21)
+    )
+    torch.save(model.state_dict(), tmp_path / "model.pth")
+    known: list[str | Path] = ["--classes", tmp_path / "classes.txt", "--out", tmp_path / "out"]
+    error = refused(capsys, tmp_path / "model.pth", "--kind", kind, "--encoder", "tu-test_resnet", *known)
+    assert error.endswith(
+        "the model has 21 output channels, but the class list has 5 names: give one name per channel, background first."
+    )
+
+
+@torch.no_grad()
+def undecided(model: nn.Module, images: Tensor) -> nn.Module:
+    """With a bias at which about half of the pixels are a yes."""
+    output = original_logits(model, images).flatten().median()
+    last = model.get_submodule("segmentation_head.0")
+    last.bias -= output if "sigmoid" not in str(model).lower() else output.logit()  # type: ignore[operator]
+    return model
+
+
+@pytest.mark.parametrize("activation", [None, "sigmoid"])
+def test_a_model_of_one_sigmoid_becomes_background_and_a_class(activation: str | None, images: Tensor) -> None:
+    model = undecided(smp_model("fpn", classes=1, activation=activation), images)
+    taken = from_smp(model, ["background", "crack"], IMAGENET_MEAN, IMAGENET_STD)
+    output = original_logits(model, images)
+    yes = output[:, 0] if activation else torch.sigmoid(output[:, 0])
+    logits = taken.segmenter.segment(images)
+    assert 0.05 < (yes > 0.5).float().mean() < 0.95  # it says both
+    assert torch.equal(logits.argmax(dim=1), (yes > 0.5).long())
+    torch.testing.assert_close(logits.softmax(dim=1)[:, 1], yes)
+
+
+def test_a_model_of_one_sigmoid_comes_in_from_the_command_line(
+    images: Tensor, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = smp_model("fpn", classes=1)
+    torch.save(model.state_dict(), tmp_path / "binary.pth")
+    (tmp_path / "two.txt").write_text("background\ncrack\n")
+    (tmp_path / "three.txt").write_text("background\ncrack\nhole\n")
+    known: list[str | Path] = [tmp_path / "binary.pth", *SMALL, "--out", tmp_path / "out", "--classes"]
+    assert run("import", *known, tmp_path / "two.txt") == 0
+    assert "with 1 class and background" in capsys.readouterr().out
+    taken = incseg.load(tmp_path / "out", device="cpu")
+    mean, std = taken.segmenter.mean.flatten().tolist(), taken.segmenter.std.flatten().tolist()
+    expected = (torch.sigmoid(original_logits(model, images, mean, std)) > 0.5)[:, 0]
+    assert torch.equal(taken.segmenter.segment(images).argmax(dim=1), expected.long())
+    message = "the model has 1 output channel, but the class list has 3 names: give 'background' and the one class"
+    assert message in refused(capsys, *known, tmp_path / "three.txt")
 
 
 def test_other_networks_are_refused() -> None:

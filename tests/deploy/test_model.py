@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import coloured_patches, solved
 from incseg.deploy.model import Model, open_model
 from incseg.errors import InputError
+from incseg.models import Architecture, Segmenter
 
 
 def test_a_run_means_its_last_finished_step(tiny_run: Path) -> None:
@@ -48,3 +50,54 @@ def test_images_of_several_sizes_are_predicted_in_their_order(tiny_model: Model)
     for image, prediction in zip(images, together, strict=True):
         assert prediction.image is image
         assert (prediction.ids == tiny_model.predict(image).ids).mean() > 0.999  # batches may round otherwise
+
+
+@pytest.fixture(scope="module")
+def solved_model() -> Model:
+    torch.manual_seed(0)
+    segmenter = solved(Segmenter(Architecture(encoder="test_resnet", decoder="unet"), [4]))
+    return Model(segmenter, ("background", "dark", "medium", "bright"))
+
+
+def expected_probabilities(model: Model, image: np.ndarray) -> np.ndarray:
+    """(C, H, W) from the scores of the whole image, by the definition of each head."""
+    scores = model.segmenter.segment(torch.tensor(image).permute(2, 0, 1)[None])[0].double().numpy()
+    if model.segmenter.architecture.closed_form is None:
+        likely = np.exp(scores - scores.max(axis=0))
+    else:
+        likely = np.clip(scores, 1e-6, 1)
+    shares: np.ndarray = likely / likely.sum(axis=0)
+    return shares
+
+
+@pytest.mark.parametrize("name", ["tiny_model", "solved_model"])
+def test_probabilities_are_given_where_they_are_asked_for(name: str, request: pytest.FixtureRequest) -> None:
+    model: Model = request.getfixturevalue(name)
+    image = coloured_patches(1, 3, 70, 90)[0].permute(1, 2, 0).numpy()
+    plain, sure = model.predict(image), model.predict(image, confidence=True)
+    full = model.predict(image, probabilities=True)
+    assert plain.confidence is plain.probabilities is sure.probabilities is None
+    assert full.probabilities is not None
+    assert full.confidence is not None
+    assert sure.confidence is not None
+    expected = expected_probabilities(model, image)
+    np.testing.assert_allclose(full.probabilities, expected, atol=1e-3)  # float16
+    np.testing.assert_allclose(full.confidence, expected.max(axis=0), atol=1e-3)
+    np.testing.assert_array_equal(sure.confidence, full.confidence)
+    np.testing.assert_array_equal(full.ids, plain.ids)
+    np.testing.assert_array_equal(full.ids, expected.argmax(axis=0))
+
+
+@pytest.mark.parametrize("name", ["tiny_model", "solved_model"])
+def test_probabilities_of_large_images_come_from_tiles(name: str, request: pytest.FixtureRequest) -> None:
+    model: Model = request.getfixturevalue(name)
+    image = coloured_patches(1, 3, 300, 650)[0].permute(1, 2, 0).numpy()
+    (tiled,) = model.predict_all([image], tile=320, probabilities=True)
+    expected = expected_probabilities(model, image)
+    assert tiled.probabilities is not None
+    assert tiled.confidence is not None
+    assert tiled.probabilities.shape == (len(model.classes), 300, 650)
+    assert tiled.probabilities.dtype == tiled.confidence.dtype == np.float16
+    assert (abs(tiled.probabilities - expected) < 0.1).mean() > 0.9  # tiles lack the context behind their edges
+    np.testing.assert_array_equal(tiled.confidence, tiled.probabilities.max(axis=0))
+    np.testing.assert_allclose(tiled.probabilities.astype(float).sum(axis=0), 1, atol=2e-3)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import incseg
 from command_line import run
 from incseg.deploy.model import Model
 from incseg.deploy.prediction import Prediction
@@ -131,3 +132,14 @@ def test_a_scale_far_from_training_is_told_once_with_a_remedy(
         assert np.array_equal(np.array(ids), expected)
     assert not np.array_equal(expected, tiny_model.predict(photo).ids)
     assert run(*command, "--longest-side", "8") == 2
+
+
+def test_confidence_is_a_grey_picture(tiny_run: Path, tmp_path: Path) -> None:
+    Image.effect_noise((50, 40), 80).save(tmp_path / "a.png")
+    assert run("predict", tiny_run, tmp_path / "a.png", "--out", tmp_path / "out", "--confidence") == 0
+    expected = incseg.load(tiny_run, device="cpu").predict(tmp_path / "a.png", confidence=True).confidence
+    assert expected is not None
+    with Image.open(tmp_path / "out" / "a.confidence.png") as picture:
+        assert picture.mode == "L"
+        np.testing.assert_allclose(np.array(picture) / 255, expected, atol=0.6 / 255)
+    assert len(np.unique(expected)) > 10

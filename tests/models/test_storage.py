@@ -33,6 +33,9 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "broken.safetensors").write_bytes(b"no")
     with pytest.raises(InputError, match="not a readable safetensors"):
         load_model(tmp_path / "broken.safetensors")
+    (tmp_path / "model.onnx").write_bytes(b"no safetensors at all")
+    with pytest.raises(InputError, match="give the model it was exported from"):
+        load_model(tmp_path / "model.onnx")
     save_file({"a": torch.zeros(1)}, tmp_path / "other.safetensors")
     with pytest.raises(InputError, match="not written by incseg"):
         load_model(tmp_path / "other.safetensors")

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 from conftest import coloured_patches, solved
 from incseg.models import Architecture, Segmenter, tiles
-from incseg.models.tiles import predict_ids, spans
-from incseg.sizes import resize_ids, resize_images
+from incseg.models.tiles import predict_ids, predict_maps, spans
+from incseg.sizes import resize_images, resize_nearest
 
 
 class Local(nn.Module):
@@ -73,6 +73,17 @@ def test_tiles_say_what_the_whole_image_says(local: Any, height: int, width: int
     assert len(whole.unique()) > 2
 
 
+def test_all_that_is_kept_of_the_scores_is_put_together_from_tiles(local: Any) -> None:
+    image = torch.randint(0, 256, (1, 3, 353, 700), dtype=torch.uint8)
+    padded = nn.functional.pad(image.float(), (0, -700 % 32, 0, -353 % 32), mode="replicate")
+    whole = local.segment(padded)[0, :, :353, :700].softmax(dim=0)
+    ((probabilities, highest),) = predict_maps(
+        cast(Segmenter, local), image, lambda s: (s.softmax(1), s.softmax(1).amax(1)), tile=320, overlap=128
+    )
+    torch.testing.assert_close(probabilities, whole.float())
+    torch.testing.assert_close(highest, whole.float().amax(dim=0))
+
+
 def test_an_edge_that_counted_would_be_seen(local: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above can fail: without margins, what a tile misses behind its edge shows."""
     monkeypatch.setattr(tiles, "MARGIN", 0)
@@ -104,7 +115,7 @@ def test_images_beyond_the_longest_side_are_reduced_and_predictions_have_their_o
     ids = predict_ids(cast(Segmenter, local), images)
     assert local.seen == [(32, 64)]
     small = local.segment(resize_images(images, (32, 64))).argmax(dim=1).byte()
-    assert torch.equal(ids, resize_ids(small, (128, 256)))
+    assert torch.equal(ids, resize_nearest(small, (128, 256)))
     local.architecture = Architecture(longest_side=256)
     assert torch.equal(predict_ids(cast(Segmenter, local), images), local.segment(images).argmax(dim=1))
 

@@ -26,6 +26,7 @@ Command = TypeVar("Command", bound=Callable[..., None])
 Sections = Mapping[str, Section]
 """Settings by the name of their section; the values are the defaults that help shows."""
 OptionalFolder = Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="")]
+OptionalFile = Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")]
 Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME...", help_behavior_hint="")]
 OptionalStep = Annotated[int | None, tyro.conf.arg(metavar="K", help_behavior_hint="(default: the last)")]
 ModelPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
@@ -214,18 +215,26 @@ def _setting_type(section: type[Section], name: str, field: FieldInfo, default: 
 
 
 def _with_plain_errors(name: str, annotation: Any) -> Any:
-    """A command's own option as it is declared; one that takes a number says in plain words that it needs one."""
+    """A command's own option as it is declared; one for a number or a choice says in plain words what it takes."""
     declared = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
-    if declared not in (int, int | None):
-        return annotation
+    option = f"--{name.replace('_', '-')}"
+    optional = get_args(declared) if NoneType in get_args(declared) else ()  # tyro would offer 'None' too
+    choices = next((get_args(kind) for kind in optional if get_origin(kind) is Literal), ())
 
-    def read(text: str) -> int:
+    def read_number(text: str) -> int:
         try:
             return int(text)
         except ValueError:
-            raise InputError(f"--{name.replace('_', '-')} cannot be '{text}': it takes a whole number.") from None
+            raise InputError(f"{option} cannot be '{text}': it takes a whole number.") from None
 
-    return Annotated[annotation, _primitive("INT", read)]
+    def read_choice(text: str) -> str:
+        if text not in choices:
+            raise InputError(f"{option} cannot be '{text}': choose {' or '.join(choices)}.{closest(text, choices)}")
+        return text
+
+    if declared in (int, int | None):
+        return Annotated[annotation, _primitive("INT", read_number)]
+    return Annotated[annotation, _primitive(f"{{{','.join(choices)}}}", read_choice)] if choices else annotation
 
 
 def _primitive(metavar: str, read: Callable[[str], Any]) -> Any:

@@ -8,6 +8,7 @@ import tyro
 from incseg.cli.arguments import ModelPath, OptionalStep
 from incseg.console import Console
 from incseg.errors import InputError
+from incseg.protocol import count_classes
 
 
 def import_model(
@@ -29,7 +30,8 @@ def import_model(
 
     Args:
         checkpoint: a state dict (.pth or .safetensors), or a folder written by smp's save_pretrained.
-        classes: text file with the names of its output channels, one per line, background first.
+        classes: text file with the names of its output channels, one per line, background first; of a model with one
+            channel for yes or no (sigmoid), the background and the class.
         out: folder of the result.
         kind: smp:DECODER or torchvision:NAME; not needed for a folder of save_pretrained.
         encoder: encoder of an smp model.
@@ -45,8 +47,7 @@ def import_model(
     model = read_checkpoint(checkpoint, kind, encoder, read_lines(classes), mean or None, std or None)
     model.save(out / "model.safetensors")
     write_card(model, out)
-    known = f"{len(model.classes) - 1} classes and background"
-    Console().say(f"{out} is written, with {known}; its outputs equal those of {checkpoint}.")
+    Console().say(f"{out} is written, with {count_classes(model.classes)}; its outputs equal those of {checkpoint}.")
 
 
 def predict(
@@ -60,6 +61,7 @@ def predict(
     longest_side: Annotated[
         int | None, tyro.conf.arg(metavar="PIXELS", help_behavior_hint="(default: as in training)")
     ] = None,
+    confidence: bool = False,
 ) -> None:
     """Segment images: for each an overlay, an index PNG and a JSON with the area of every class.
 
@@ -74,6 +76,7 @@ def predict(
         batch_size: images of the same size that go through the network together.
         tile: images with a longer side are segmented in tiles of this size.
         longest_side: reduce larger images to this before they are segmented; results have the size of the image.
+        confidence: also write NAME.confidence.png, how probable the class of each pixel is: black 0, white 1.
     """
     from incseg.deploy.model import open_model
     from incseg.deploy.predict import predict_files
@@ -85,6 +88,7 @@ def predict(
         batch_size=batch_size,
         tile=tile,
         longest_side=longest_side,
+        confidence=confidence,
         console=Console(),
     )
 

@@ -6,10 +6,11 @@ from typing import Annotated
 
 import tyro
 
-from incseg.cli.arguments import DEFAULT, Names, OptionalFolder, takes_settings
+from incseg.cli.arguments import DEFAULT, Names, OptionalFile, OptionalFolder, OptionalStep, takes_settings
 from incseg.config import SCORING, Layer, load_recipe, merge, recipe_names
 from incseg.console import Console, is_rank_zero
 from incseg.errors import InputError
+from incseg.files import replacing, usable_file
 
 RunPath = Annotated[Path, tyro.conf.arg(metavar="RUN")]
 
@@ -95,37 +96,79 @@ def train(
 
 @takes_settings(*SCORING)
 def evaluate(
-    run: tyro.conf.Positional[RunPath],
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|MODEL")],
+    data: OptionalFolder = None,
+    out: OptionalFile = None,
+    step: OptionalStep = None,
     data_root: OptionalFolder = None,
     settings: Layer | None = None,
 ) -> None:
-    """Score the saved models of a run again and print the table; nothing in its folder changes.
+    """Score the saved models of a run again, or any model on a folder of images; nothing but --out is written.
 
-    Models are scored as during training, unless one of the settings below says otherwise: --data.scoring paper
+    The models of a run are scored as during training, unless one of the settings below says otherwise: --data.scoring
+    paper. With --data, one model is scored on the images in val.txt of a folder, or on all where it has none, its
+    classes matched by name.
+
+    Examples: incseg eval runs/mine; incseg eval models/mine.safetensors --data newdata --out scores.json
 
     Args:
-        run: folder of a run.
-        data_root: folder of the dataset, if it has moved since the training.
+        run: folder of a run; with --data also a step-K folder or a .safetensors file.
+        data: folder with images/, masks/ and classes.txt to score one model on, instead of a run's own dataset.
+        out: JSON file for all numbers.
+        step: with --data, which step of a run.
+        data_root: folder of the run's dataset, if it has moved since the training.
         settings: any of the settings below, by section and name.
     """
-    from incseg.engine.rescore import rescore
-    from incseg.report.summary import summary_table
-    from incseg.run_folder import Run
+    from incseg.cli.scores import score_model, score_run
 
-    result = rescore(run, data_root, settings)
-    Console().show(summary_table([Run(run, result, label=result["method"])]))
+    if out is not None:
+        usable_file(out)
+    if data is None:
+        if step is not None:
+            raise InputError("--step goes with --data DIR: the models of a run are all scored, one after another.")
+        score_run(run, out, data_root, settings)
+    elif data_root is not None or settings:
+        raise InputError(
+            "with --data, a model is scored on whole images of that folder: give no --data-root, no settings."
+        )
+    else:
+        score_model(run, step, data, out)
 
 
-def report(runs: tyro.conf.Positional[tuple[RunPath, ...]], out: Path = Path("report.html")) -> None:
+def report(
+    runs: tyro.conf.Positional[tuple[RunPath, ...]],
+    out: Path = Path("report.html"),
+    csv: OptionalFile = None,
+    tex: OptionalFile = None,
+) -> None:
     """Compare runs of one protocol: a table here, and tables, curves and pictures on one self-contained page.
+
+    What is not a run is named and left out, so 'incseg report runs/*' works.
 
     Args:
         runs: folders of runs.
         out: the page to write.
+        csv: file for every score of every run, one per line.
+        tex: file for the table as LaTeX.
     """
+    from incseg.report.selection import choose_runs
+    from incseg.report.summary import read_runs, summary_table
+    from incseg.report.table_files import latex_table, scores_csv
+
     if not runs:
         raise InputError("name at least one run: incseg report RUN... --out report.html.")
-    show_runs(list(runs), out, Console())
+    console = Console()
+    folders = choose_runs(runs, console)
+    chosen = read_runs(folders)
+    texts = {csv: scores_csv(chosen), tex: latex_table(summary_table(chosen))}
+    files = {path: text for path, text in texts.items() if path is not None}
+    for path in files:
+        usable_file(path)
+    show_runs(folders, out, console)
+    for path, text in files.items():
+        with replacing(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+        console.say(f"table: {path}")
 
 
 @takes_settings("")
@@ -170,10 +213,14 @@ def reproduce(
 
 
 def show_runs(folders: Sequence[Path], page: Path, console: Console) -> None:
-    """Print a table that compares runs, and write their report."""
+    """Print a table that compares runs, or of a single run also each class, and write their report."""
+    from incseg.report.class_table import run_class_table
     from incseg.report.page import write_report
     from incseg.report.summary import read_runs, summary_table
 
-    console.show(summary_table(read_runs(folders)))
+    runs = read_runs(folders)
+    console.show(summary_table(runs))
+    if len(runs) == 1:
+        console.show(run_class_table(runs[0], elsewhere=str(page)))
     write_report(folders, page)
     console.say(f"report: {page}")

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args, get_origin
 
@@ -18,6 +18,15 @@ class Section(BaseModel):
     """A group of settings; an unknown name is an error, not a silent default."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+    always_printed: ClassVar[tuple[str, ...]] = ()
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, object]]:
+        """When printed, only what differs from the defaults, and what nobody should have to guess."""
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if name in self.always_printed or value != field.get_default(call_default_factory=True):
+                yield name, value
 
     @field_validator("*", mode="before")
     @classmethod
@@ -178,6 +187,7 @@ class EngineConfig(Section):
 class RunConfig(Section):
     """One run: a protocol, a method, and everything needed to repeat it."""
 
+    always_printed = ("method", "seed")
     protocol: str
     """DATASET/TASK/SETTING."""
     method: str = "mib+ucd"

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from incseg.datasets.source import Split
-from incseg.sizes import Size, reduced_size, resize_ids, resize_images
+from incseg.sizes import Size, reduced_size, resize_images, resize_nearest
 
 
 class ReducedSplit(Split):
@@ -24,7 +24,7 @@ class ReducedSplit(Split):
     def mask(self, index: int) -> Tensor:
         """(H, W) class ids at the centres of the new pixels."""
         mask = self.split.mask(index)
-        return resize_ids(mask, reduced_size((mask.shape[0], mask.shape[1]), self.longest_side))
+        return resize_nearest(mask, reduced_size((mask.shape[0], mask.shape[1]), self.longest_side))
 
     def where(self, index: int) -> str:
         """As the split itself says."""

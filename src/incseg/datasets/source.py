@@ -11,7 +11,7 @@ from torch import Tensor
 from incseg.config import DataConfig
 from incseg.errors import InputError
 from incseg.files import read_text
-from incseg.protocol import IGNORE
+from incseg.protocol import IGNORE, count_classes
 from incseg.registry import Registry
 from incseg.sizes import Size
 
@@ -71,7 +71,7 @@ class Split(ABC):
         return None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Source:
     """A dataset: ``classes`` by id (background first), a split to train on and a split to score on.
 
@@ -85,6 +85,10 @@ class Source:
     orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     notes: Sequence[str] = ()
     """What a person should hear about how it was read."""
+
+    def __repr__(self) -> str:
+        images = f"{len(self.train)} images to train on, {len(self.val)} to score on"
+        return f"Source({self.name}: {count_classes(self.classes)}, {images})"
 
     def __post_init__(self) -> None:
         if len(self.classes) > IGNORE:

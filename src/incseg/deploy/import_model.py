@@ -25,6 +25,7 @@ Statistics = Sequence[float] | None
 # Arguments of an smp model that are not options of its decoder.
 NOT_OPTIONS = {"encoder_name", "encoder_weights", "in_channels", "classes", "activation", "aux_params"}
 TOLERANCE = 1e-4  # relative to the largest logit
+LAST_LAYERS = ("segmentation_head.0.weight", "classifier.4.weight")  # smp's and torchvision's: (channels, …)
 
 
 def from_smp(model: nn.Module, classes: Sequence[str], mean: Statistics = None, std: Statistics = None) -> Model:
@@ -32,7 +33,8 @@ def from_smp(model: nn.Module, classes: Sequence[str], mean: Statistics = None, 
 
     Args:
         model: any smp model whose head has one convolution; it is not changed.
-        classes: the names of its channels, background first.
+        classes: the names of its channels, background first; of a model with one channel for yes or no, which is taken
+            to be asked through a sigmoid, the background and the class.
         mean: mean of each colour over the images it was trained on, scaled to 0 … 1; by default timm's value for its
             encoder, or else ImageNet's.
         std: likewise the standard deviation.
@@ -105,19 +107,20 @@ def read_checkpoint(
     """
     _check_classes(classes)
     if checkpoint.is_dir():
-        try:
-            return from_smp(smp.from_pretrained(str(checkpoint)), classes, mean, std)
-        except (OSError, KeyError, ValueError, RuntimeError, TypeError) as error:
-            raise InputError(f"{checkpoint} was not written by smp's save_pretrained ({error}).") from error
+        return from_smp(_saved_by_smp(checkpoint), classes, mean, std)
     library, _, name = (kind or "").partition(":")
     if library == "smp" and name.lower() in smp.MODEL_ARCHITECTURES_MAPPING:
         # A segmenter is built only for its error message, in case the encoder does not exist.
         Segmenter(Architecture(encoder=encoder, decoder=name), [len(classes)])
-        model: nn.Module = smp.create_model(name, encoder_name=encoder, encoder_weights=None, classes=len(classes))
-        return from_smp(_load_weights(model, checkpoint), classes, mean, std)
+        state = _read_weights(checkpoint)
+        channels = _channels(state, default=len(classes))
+        model: nn.Module = smp.create_model(name, encoder_name=encoder, encoder_weights=None, classes=channels)
+        return from_smp(_load_weights(model, state, checkpoint), classes, mean, std)
     if library == "torchvision" and name in NAMES:
-        model = getattr(zoo, name)(weights=None, weights_backbone=None, num_classes=len(classes), aux_loss=False)
-        return from_torchvision(_load_weights(model, checkpoint), classes, mean, std)
+        state = _read_weights(checkpoint)
+        channels = _channels(state, default=len(classes))
+        model = getattr(zoo, name)(weights=None, weights_backbone=None, num_classes=channels, aux_loss=False)
+        return from_torchvision(_load_weights(model, state, checkpoint), classes, mean, std)
     kinds = [f"smp:{name}" for name in sorted(smp.MODEL_ARCHITECTURES_MAPPING)] + [
         f"torchvision:{name}" for name in NAMES
     ]
@@ -135,11 +138,13 @@ def _convert(
 ) -> Model:
     """A model with the weights of ``parts``, after a check that its outputs equal the original's."""
     _check_classes(classes)
-    if last.out_channels != len(classes):
-        raise InputError(
-            f"the model has {last.out_channels} output channels, but the class list has {len(classes)} names: give one "
-            "name per channel, background first."
+    is_binary = last.out_channels == 1
+    if len(classes) != (2 if is_binary else last.out_channels):
+        wanted = (
+            "'background' and the one class that it finds" if is_binary else "one name per channel, background first"
         )
+        count = f"{last.out_channels} output channel{'' if is_binary else 's'}"
+        raise InputError(f"the model has {count}, but the class list has {len(classes)} names: give {wanted}.")
     for name, numbers in (("mean", mean), ("std", std)):
         if numbers is not None and (len(numbers) != 3 or (name == "std" and min(numbers) <= 0)):
             raise InputError(
@@ -149,17 +154,23 @@ def _convert(
     segmenter.encoder.load_state_dict(parts.encoder.state_dict())
     segmenter.decoder.load_state_dict(parts.decoder.state_dict())
     head = segmenter.softmax_head.heads[0]
-    bias = last.bias if last.bias is not None else torch.zeros(len(classes))
-    head.load_state_dict({"weight": last.weight, "bias": bias})
+    bias = last.bias if last.bias is not None else torch.zeros(last.out_channels)
+    head.load_state_dict({"weight": _with_background(last.weight), "bias": _with_background(bias)})
     segmenter.eval()
     _check_same_outputs(original, segmenter)
     return Model(segmenter, tuple(name.strip() for name in classes))
 
 
+def _with_background(channels: Tensor) -> Tensor:
+    """Channels in the first axis; a single one, the logit z of a sigmoid, becomes (0, z), whose softmax is the same."""
+    return channels if len(channels) > 1 else torch.cat([torch.zeros_like(channels), channels])
+
+
 @torch.no_grad()
 def _check_same_outputs(original: nn.Module, segmenter: Segmenter) -> None:
     images = torch.randint(0, 256, (2, 3, 128, 160), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    expected = _logits(original(segmenter.normalise(images)))
+    logits = _logits(original(segmenter.normalise(images)))
+    expected = torch.stack([_with_background(of_image) for of_image in logits])
     found = segmenter.segment(images)
     if expected.shape != found.shape:
         difference = "in size"
@@ -208,11 +219,34 @@ def _same_shape(model: nn.Module, name: str) -> bool:
     return type(model) is type(kind) and shapes(model) == shapes(kind)
 
 
-def _load_weights(model: nn.Module, checkpoint: Path) -> nn.Module:
+def _saved_by_smp(folder: Path) -> nn.Module:
+    """The model in a folder; smp would look for the folder's name on the hub if there were none."""
+    try:
+        if not (folder / "config.json").is_file():
+            raise FileNotFoundError("it holds no config.json")
+        model: nn.Module = smp.from_pretrained(str(folder))
+        return model
+    except (OSError, KeyError, ValueError, RuntimeError, TypeError) as error:
+        raise InputError(f"{folder} was not written by smp's save_pretrained ({error}).") from error
+
+
+def _read_weights(checkpoint: Path) -> dict[str, Tensor]:
+    """Weights by name, without an auxiliary classifier and without prefixes that training loops add."""
+    if not checkpoint.is_file():
+        raise InputError(f"there is no checkpoint {checkpoint}: give a .safetensors or .pth file, or smp's folder.")
     state = {name: tensor for name, tensor in read_state(checkpoint).items() if not name.startswith("aux_classifier.")}
-    for prefix in ("module.", "model."):  # prefixes that training loops add
+    for prefix in ("module.", "model."):
         if state and all(name.startswith(prefix) for name in state):
             state = {name.removeprefix(prefix): tensor for name, tensor in state.items()}
+    return state
+
+
+def _channels(state: Mapping[str, Tensor], default: int) -> int:
+    """How many outputs the weights are for, so that a class list of another length is told apart from a wrong kind."""
+    return next((len(state[name]) for name in LAST_LAYERS if name in state), default)
+
+
+def _load_weights(model: nn.Module, state: Mapping[str, Tensor], checkpoint: Path) -> nn.Module:
     try:
         model.load_state_dict(state)
     except RuntimeError as error:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from incseg.deploy.prediction import Prediction
 from incseg.deploy.statistics import MaskLike, learn
@@ -13,25 +14,41 @@ from incseg.errors import InputError
 from incseg.images import ImageLike, Pixels, read_image
 from incseg.models.segmenter import STRIDE
 from incseg.models.storage import TrainedModel
-from incseg.models.tiles import TILE, predict_ids
+from incseg.models.tiles import TILE, class_ids, predict_maps
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Model(TrainedModel):
     """A trained model for use on images."""
 
-    def predict(self, image: ImageLike) -> Prediction:
-        """Segment one image of any size: a file, a Pillow image, or an array (H, W, 3) of RGB."""
-        return self.predict_all([read_image(image)])[0]
+    def predict(self, image: ImageLike, *, confidence: bool = False, probabilities: bool = False) -> Prediction:
+        """Segment one image of any size: a file, a Pillow image, or an array (H, W, 3) of RGB.
 
-    def predict_all(self, images: Sequence[Pixels], tile: int = TILE) -> list[Prediction]:
+        ``confidence=True`` also keeps how probable the class of each pixel is, 2 bytes per pixel, and
+        ``probabilities=True`` how probable every class is, 2 bytes per pixel and class: 2 GB for 8000×6000 pixels and
+        21 classes.
+        """
+        return self.predict_all([read_image(image)], confidence=confidence, probabilities=probabilities)[0]
+
+    def predict_all(
+        self, images: Sequence[Pixels], tile: int = TILE, *, confidence: bool = False, probabilities: bool = False
+    ) -> list[Prediction]:
         """Segment images as :func:`read_image` gives them; those of one size go through the network together."""
+
+        def read(scores: Tensor) -> tuple[Tensor, ...]:
+            kept = [class_ids(scores)]
+            if confidence or probabilities:
+                by_class = self.segmenter.classifier.probabilities(scores)
+                kept += [by_class.amax(dim=1).half(), *([by_class.half()] if probabilities else [])]
+            return tuple(each.cpu() for each in kept)
+
         predictions: dict[int, Prediction] = {}
         for shape in {image.shape for image in images}:
             chosen = [index for index, image in enumerate(images) if image.shape == shape]
             batch = torch.stack([torch.tensor(images[index]).permute(2, 0, 1) for index in chosen])
-            for index, ids in zip(chosen, predict_ids(self.segmenter, batch, tile), strict=True):
-                predictions[index] = Prediction(images[index], ids.cpu().numpy(), self.classes)
+            for index, (ids, *likely) in zip(chosen, predict_maps(self.segmenter, batch, read, tile), strict=True):
+                maps = [each.numpy() for each in likely]
+                predictions[index] = Prediction(images[index], ids.numpy(), self.classes, *maps)
         return [predictions[index] for index in range(len(images))]
 
     def limited_to(self, longest_side: int) -> "Model":

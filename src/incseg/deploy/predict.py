@@ -33,9 +33,10 @@ def predict_files(
     batch_size: int = 8,
     tile: int = TILE,
     longest_side: int | None = None,
+    confidence: bool = False,
     console: Console | None = None,
 ) -> None:
-    """Segment files, folders and patterns; three files per image are written to ``out``.
+    """Segment files, folders and patterns; per image three files are written to ``out``, or four with ``confidence``.
 
     Images are reduced to the longest side that the model remembers, or to the one given. A file that cannot be read is
     reported at once, and again at the end in an :class:`IncompleteError`.
@@ -56,7 +57,7 @@ def predict_files(
         task = progress.add_task("predicting", total=len(files))
         for batch in _batches(files, batch_size, tally, console):
             warning = warning or _warned(model, batch, console)
-            predictions = model.predict_all([pixels for _, pixels in batch], tile)
+            predictions = model.predict_all([pixels for _, pixels in batch], tile, confidence=confidence)
             for (file, _), prediction in zip(batch, predictions, strict=True):
                 prediction.save(out / file.name)
                 tally.written += 1

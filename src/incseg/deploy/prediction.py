@@ -20,10 +20,11 @@ from incseg.protocol import BACKGROUND
 STRIP = 256  # rows coloured at a time, so that large images need no large float arrays
 READABLE = 360  # pixels: smaller images are magnified, so that they and their legend can be read
 JPEG_LIMIT = 60_000  # pixels per side, with room for a legend; JPEG ends at 65 500
+SHOWN = 4  # classes that a prediction names when it is printed
 FILL = 0.5  # opacity of a class's colour; its outline is opaque
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Prediction:
     """A segmented image.
 
@@ -31,11 +32,22 @@ class Prediction:
         image: (H, W, 3) uint8 RGB, upright.
         ids: (H, W) uint8 channels, 0 background.
         classes: names by channel.
+        confidence: (H, W) float16, the probability of the class in ``ids``; None unless it was asked for.
+        probabilities: (C, H, W) float16, of every class; None unless they were asked for.
     """
 
     image: Pixels
     ids: NDArray[np.uint8]
     classes: tuple[str, ...]
+    confidence: NDArray[np.float16] | None = None
+    probabilities: NDArray[np.float16] | None = None
+
+    def __repr__(self) -> str:
+        height, width = self.ids.shape
+        found = sorted(((share, name) for name, share in self.areas.items() if share), reverse=True)
+        areas = [f"{name} {percentage(share)}" for share, name in found[:SHOWN]]
+        more = [f"and {len(found) - SHOWN} more"] if len(found) > SHOWN else []
+        return f"Prediction({width}×{height}: {', '.join(areas + more)})"
 
     @property
     def areas(self) -> dict[str, float]:
@@ -81,7 +93,10 @@ class Prediction:
         return whole
 
     def save(self, stem: Path) -> list[Path]:
-        """Write ``STEM.overlay.jpg``, ``STEM.classes.png`` and ``STEM.json``; returns the paths."""
+        """Write ``STEM.overlay.jpg``, ``STEM.classes.png`` and ``STEM.json``; returns the paths.
+
+        With ``confidence`` there is also ``STEM.confidence.png``, grey: white is certain, black a probability of 0.
+        """
         paths = [stem.with_name(f"{stem.name}.{ending}") for ending in ("overlay.jpg", "classes.png", "json")]
         with replacing(paths[0]) as temporary:
             self.picture().save(temporary, format="JPEG", quality=90)
@@ -89,6 +104,11 @@ class Prediction:
             self.index().save(temporary, format="PNG")
         with replacing(paths[2]) as temporary:
             temporary.write_text(json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        if self.confidence is not None:
+            paths.append(stem.with_name(f"{stem.name}.confidence.png"))
+            with replacing(paths[-1]) as temporary:
+                grey = (255 * self.confidence).round().astype(np.uint8)
+                Image.fromarray(grey).save(temporary, format="PNG")
         return paths
 
 

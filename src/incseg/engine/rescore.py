@@ -18,7 +18,10 @@ def rescore(run: Path, data_root: Path | None = None, settings: Layer | None = N
     """The result of a run, from its models alone, scored as it was or as ``settings`` say; nothing is written."""
     folder = RunFolder(run)
     if not folder.config.is_file():
-        raise InputError(f"{run} is not the folder of a run: it holds no {folder.config.name}.")
+        raise InputError(
+            f"{run} is not the folder of a run: it holds no {folder.config.name}. To score a model on a folder of "
+            "images, add --data DIR."
+        )
     config = from_yaml(folder.config)
     _require_scoring(settings or {}, config)
     moved = {"data": {"root": data_root}} if data_root is not None else {}

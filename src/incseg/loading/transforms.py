@@ -11,7 +11,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms import functional as resizing
 
-from incseg.sizes import Size, resize_ids
+from incseg.sizes import Size, resize_nearest
 
 USUAL_SHARE = 0.75  # of an image in a training crop: mostly between a half and all of it
 
@@ -25,7 +25,7 @@ class RandomCrop(v2.RandomResizedCrop):  # type: ignore[misc]  # torchvision has
             return super().transform(inpt, params)
         top, left, height, width = (params[name] for name in ("top", "left", "height", "width"))
         cut = inpt.as_subclass(Tensor)[..., top : top + height, left : left + width]
-        return tv_tensors.Mask(resize_ids(cut, (self.size[0], self.size[1])))
+        return tv_tensors.Mask(resize_nearest(cut, (self.size[0], self.size[1])))
 
 
 class TrainingTransform:

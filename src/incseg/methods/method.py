@@ -24,7 +24,7 @@ from incseg.models import Segmenter
 from incseg.protocol import Step
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MethodSum:
     """The parts of one method, or of several that were added: ``mib() + ucd()``.
 
@@ -34,6 +34,9 @@ class MethodSum:
 
     name: str
     parts: tuple[Part, ...]
+
+    def __repr__(self) -> str:
+        return _described(self)
 
     def __add__(self, other: "MethodSum") -> "MethodSum":
         return MethodSum(f"{self.name}+{other.name}", self.parts + other.parts)
@@ -58,12 +61,15 @@ class MethodSum:
         return Method(self.name, tuple(parts))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Method:
     """A method that can be trained: what the engine calls. ``MethodSum.resolve()`` and ``parse()`` make one."""
 
     name: str
     parts: tuple[Part, ...]
+
+    def __repr__(self) -> str:
+        return _described(self)
 
     @property
     def needs_teacher(self) -> bool:
@@ -197,6 +203,11 @@ class Method:
         for part in self.parts:
             prefix = f"{type(part).__name__}."
             part.memory = {key.removeprefix(prefix): t for key, t in memory.items() if key.startswith(prefix)}
+
+
+def _described(method: "MethodSum | Method") -> str:
+    """Name and parts on one line; the settings of a part are shown by the part."""
+    return f"{type(method).__name__}({method.name}: {', '.join(type(part).__name__ for part in method.parts)})"
 
 
 def _choose(candidates: Sequence[Part], slot: type[Part]) -> Part | None:

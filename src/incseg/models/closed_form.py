@@ -172,7 +172,7 @@ def default_width(num_classes: int) -> int:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Statistics:
     """Everything a closed-form head is made of.
 
@@ -195,6 +195,10 @@ class Statistics:
         """No cell seen yet, no class known."""
         zeros = torch.zeros(layout.width, layout.width, dtype=torch.float64, device=device)
         return cls(layout, zeros, zeros[:, :0].clone(), zeros[0, :0].clone(), zeros[0, 0].clone())
+
+    def __repr__(self) -> str:
+        cells = f"{float(self.cells.sum()):,.0f} cells of {self.layout.stride}×{self.layout.stride} pixels"
+        return f"Statistics({self.num_classes} channels, {self.layout.width} features, {cells})"
 
     @property
     def num_classes(self) -> int:

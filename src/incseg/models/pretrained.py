@@ -1,6 +1,9 @@
 """Pretrained encoders: from the hub by name, or from a local file."""
 
+import pickle
+import re
 import textwrap
+import warnings
 from pathlib import Path
 
 import segmentation_models_pytorch as smp
@@ -49,17 +52,31 @@ def read_state(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore"):  # what matters of them is said by _unreadable
+            loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        reason = " ".join(f"{type(error).__name__} {error}".split())
-        raise InputError(
-            f"the weights file {path} cannot be read ({reason}): give a .safetensors or .pth file."
-        ) from error
+        raise _unreadable(path, error) from error
     for name in ("state_dict", "model"):
         loaded = loaded.get(name, loaded) if isinstance(loaded, dict) else loaded
     if not isinstance(loaded, dict) or not all(isinstance(value, Tensor) for value in loaded.values()):
         raise InputError(f"the weights file {path} does not hold tensors by name (a state_dict).")
     return loaded
+
+
+def _unreadable(path: Path, error: Exception) -> InputError:
+    """What to say of a file that PyTorch does not open; never its own advice, to run what the file contains."""
+    text = " ".join(str(error).split())
+    found = re.search(r"GLOBAL (\S+)|TorchScript", text)  # the file is whole, but holds more than tensors
+    if found:
+        what = f"Python objects such as {found[1]}" if found[1] else "a program (TorchScript)"
+        return InputError(
+            f"{path} holds {what} and not only weights, and to read these is to run whatever code they bring: where "
+            "the model was made, write torch.save(model.state_dict(), 'weights.pth'), and give that file."
+        )
+    reason = "it is damaged, or none of PyTorch's" if isinstance(error, pickle.UnpicklingError) else text
+    return InputError(
+        f"the weights file {path} cannot be read ({type(error).__name__}: {reason}): give a .safetensors or .pth file."
+    )
 
 
 def _from_hub(encoder: str) -> dict[str, Tensor]:

@@ -1,6 +1,7 @@
 """A model on disk: one safetensors file with its weights, architecture, class names and history."""
 
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from incseg.files import replacing
 from incseg.models.closed_form import Statistics
 from incseg.models.gather import Fit
 from incseg.models.segmenter import Architecture, Segmenter
+from incseg.protocol import count_classes
 from incseg.run_folder import model_file, statistics_file
 
 STATISTICS = "ClosedForm."  # how the statistics are named among all that a method remembers: after the part they are of
@@ -33,7 +35,7 @@ class Description:
     """One entry per step learnt, oldest first; empty for a model trained elsewhere."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrainedModel:
     """A segmenter with the names of its classes and its history."""
 
@@ -60,6 +62,16 @@ class TrainedModel:
         file = model_file(Path(path), step)
         segmenter, classes = load_model(file, choose_device(device))
         return cls(segmenter, classes, describe_model(file).history, file)
+
+    def __repr__(self) -> str:
+        network = self.segmenter.architecture
+        head = "softmax" if network.closed_form is None else "closed-form"
+        names = textwrap.shorten(", ".join(self.classes[1:]), 60, placeholder=" …")
+        place = "" if self.path is None else f", from {self.path}"
+        return (
+            f"{type(self).__name__}({count_classes(self.classes)}: {names}; {network.encoder} {network.decoder}, "
+            f"{head} head, on {self.device}{place})"
+        )
 
     @property
     def device(self) -> torch.device:
@@ -171,7 +183,9 @@ def _read(path: Path, *, weights: bool = True) -> tuple[Description, dict[str, T
     except FileNotFoundError:
         raise InputError(f"there is no model file {path}.") from None
     except SafetensorError as error:
-        raise InputError(f"{path} is not a readable safetensors file ({error}).") from None
+        exported = " An exported file is for other programs: give the model it was exported from."
+        hint = exported if path.suffix in (".onnx", ".pt2") else ""
+        raise InputError(f"{path} is not a readable safetensors file ({error}).{hint}") from None
     if metadata is None:
         raise InputError(
             f"{path} was not written by incseg: it does not say how to build the model (for models trained elsewhere "

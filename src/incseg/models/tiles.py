@@ -1,6 +1,6 @@
 """Prediction on images of any size: large ones as overlapping tiles whose logits are blended, in little memory."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from incseg.models.segmenter import STRIDE, Segmenter
-from incseg.sizes import reduced_size, resize_ids, resize_images
+from incseg.sizes import reduced_size, resize_images, resize_nearest
 
 TILE, OVERLAP = 1024, 256
+ReadScores = Callable[[Tensor], tuple[Tensor, ...]]  # (B, C, H, W) scores → what is kept of them, (B, …, H, W) each
 MARGIN = 64  # pixels along a tile's inner edges with weight 0: the network lacks the context beyond the edge there
 
 
@@ -27,21 +28,34 @@ class Span:
 
 
 def predict_ids(segmenter: Segmenter, images: Tensor, tile: int = TILE, overlap: int = OVERLAP) -> Tensor:
-    """(B, 3, H, W) uint8 of any size, on the CPU → (B, H, W) uint8 channels, where the network is.
+    """(B, 3, H, W) uint8 of any size, on the CPU → (B, H, W) uint8 channels, where the network is."""
+    return torch.stack([ids for (ids,) in predict_maps(segmenter, images, lambda s: (class_ids(s),), tile, overlap)])
 
-    Images beyond the model's longest side are reduced to it, and their ids enlarged again. Images that fit into a tile
-    are predicted whole, as a batch; larger ones tile by tile.
+
+def class_ids(scores: Tensor) -> Tensor:
+    """(B, C, H, W) → (B, H, W) uint8, the channel of the highest score."""
+    return scores.argmax(dim=1).to(torch.uint8)
+
+
+def predict_maps(
+    segmenter: Segmenter, images: Tensor, read: ReadScores, tile: int = TILE, overlap: int = OVERLAP
+) -> Iterator[tuple[Tensor, ...]]:
+    """(B, 3, H, W) uint8 of any size, on the CPU → for each image what ``read`` keeps of its scores, where it puts it.
+
+    Images beyond the model's longest side are reduced to it, and what is kept is enlarged again. Images that fit into a
+    tile are predicted whole, as a batch; larger ones tile by tile.
     """
     size = (images.shape[-2], images.shape[-1])
     images = resize_images(images, reduced_size(size, segmenter.architecture.longest_side))
     if max(images.shape[-2:]) <= tile:
-        ids = segmenter.segment(images.to(segmenter.mean.device)).argmax(dim=1).to(torch.uint8)
+        kept = zip(*read(segmenter.segment(images.to(segmenter.mean.device))), strict=True)
     else:
-        ids = torch.stack([_by_tiles(segmenter, image, tile, overlap) for image in images])
-    return resize_ids(ids, size)
+        kept = (_by_tiles(segmenter, image, read, tile, overlap) for image in images)
+    for maps in kept:
+        yield tuple(resize_nearest(each, size) for each in maps)
 
 
-def _by_tiles(segmenter: Segmenter, image: Tensor, tile: int, overlap: int) -> Tensor:
+def _by_tiles(segmenter: Segmenter, image: Tensor, read: ReadScores, tile: int, overlap: int) -> tuple[Tensor, ...]:
     """Go through the tiles row by row, and keep of a row's logits only those that the next row overlaps.
 
     Tiles start at multiples of the network's stride, so that every pixel has the same place on the network's grid as in
@@ -52,7 +66,7 @@ def _by_tiles(segmenter: Segmenter, image: Tensor, tile: int, overlap: int) -> T
     # As segment() pads, but on bytes: a float copy of the whole image would need four times its memory.
     padded = torch.from_numpy(np.pad(image.numpy(), missing, mode="edge"))
     columns = spans(padded.shape[-1], tile, overlap)
-    ids = torch.empty(padded.shape[-2:], dtype=torch.uint8, device=segmenter.mean.device)
+    whole: tuple[Tensor, ...] = ()
     above: Tensor | None = None
     for row in spans(padded.shape[-2], tile, overlap):
         strips = []
@@ -60,10 +74,14 @@ def _by_tiles(segmenter: Segmenter, image: Tensor, tile: int, overlap: int) -> T
             if above is not None:
                 logits[:, : above.shape[1]] += above[..., column.start : column.settled]
             done = row.settled - row.start
-            ids[row.start : row.settled, column.start : column.settled] = logits[:, :done].argmax(dim=0).byte()
+            kept = read(logits[None, :, :done])
+            whole = whole or tuple(part.new_empty((*part.shape[1:-2], height, width)) for part in kept)
+            for canvas, part in zip(whole, kept, strict=True):
+                place = canvas[..., row.start : row.settled, column.start : column.settled]
+                place.copy_(part[0, ..., : place.shape[-2], : place.shape[-1]])
             strips.append(logits[:, done:].clone())
         above = torch.cat(strips, dim=-1)
-    return ids[:height, :width]
+    return whole
 
 
 def _row(segmenter: Segmenter, band: Tensor, row: Span, columns: list[Span]) -> Iterator[tuple[Span, Tensor]]:

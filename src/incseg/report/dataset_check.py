@@ -18,7 +18,7 @@ from incseg.datasets.check import KINDS, Findings, varied_images
 from incseg.errors import InputError
 from incseg.images import palette, read_image
 from incseg.protocol import IGNORE
-from incseg.sizes import resize_ids
+from incseg.sizes import resize_nearest
 
 IMAGES, COLUMNS = 12, 4  # on the sheet: so many, unless it takes more to show every class
 REFUSED = 4  # images with problems on a sheet that shows others
@@ -110,7 +110,7 @@ def _refused(split: Split, index: int, kind: str) -> Cell | None:
     if not pictures:
         return None
     size = (pictures[0].shape[1], pictures[0].shape[2])
-    side_by_side = torch.cat([resize_ids(picture, size) for picture in pictures], dim=-1)
+    side_by_side = torch.cat([resize_nearest(picture, size) for picture in pictures], dim=-1)
     return Cell(side_by_side.permute(1, 2, 0).numpy() / 255, f"{split.ids[index]}: {kind}", RED)
 
 

@@ -1,0 +1,42 @@
+"""Which of the given paths are runs: ``incseg report runs/*`` also meets pages, notes and unfinished runs."""
+
+from collections.abc import Sequence
+from glob import glob
+from pathlib import Path
+
+from incseg.console import Console
+from incseg.errors import InputError
+from incseg.run_folder import RunFolder
+
+
+def choose_runs(paths: Sequence[Path], console: Console) -> list[Path]:
+    """The runs among the paths; what else is there is named in one line. A path that does not exist is a mistake."""
+    paths = [found for path in paths for found in _matching(path)]
+    runs = [path for path in paths if RunFolder(path).result.is_file()]
+    others = [path for path in paths if path not in runs]
+    if not runs:
+        file = RunFolder(others[0]).result.name
+        names = f"none of {', '.join(map(str, others))} holds a" if len(others) > 1 else f"{others[0]} holds no"
+        raise InputError(f"{names} {file}: give the folder of a run with at least one step done.{_inside(others)}")
+    if others:
+        names = ", ".join(map(str, others))
+        console.say(f"left out, since not a run with a finished step: {names}.{_inside(others)}")
+    return runs
+
+
+def _matching(path: Path) -> list[Path]:
+    """The path itself, or what a pattern such as runs/* stands for, where no shell has put that in its place."""
+    found = [path] if path.exists() else [Path(name) for name in sorted(glob(str(path)))]  # noqa: PTH207 - may be absolute
+    if not found:
+        raise InputError(f"there is no {path}: give folders of runs.")
+    return found
+
+
+def _inside(folders: Sequence[Path]) -> str:
+    """Where runs lie one level further down, how to give them."""
+    found = [folder for folder in folders if folder.is_dir() and any(map(_is_run, folder.iterdir()))]
+    return f" There are runs in it: {' '.join(f'{folder}/*' for folder in found)}" if found else ""
+
+
+def _is_run(path: Path) -> bool:
+    return RunFolder(path).result.is_file()
