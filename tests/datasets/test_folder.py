@@ -20,7 +20,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def ids(split: Split, index: int = 0) -> list[int]:
-    return split.mask(index).unique().tolist()
+    return [int(found) for found in split.mask(index).unique()]
 
 
 def test_a_value_in_classes_txt_makes_black_and_white_masks_usable(folder: Path) -> None:

@@ -37,7 +37,6 @@ def curriculum(quick_config: Callable[..., RunConfig], large: Path) -> Callable[
 
 def test_a_model_remembers_the_scale_of_its_first_training(curriculum: Callable[..., Curriculum]) -> None:
     student = Segmenter(SMALL, [5])
-    assert student.architecture.seen_side is None
     remember_scale(student, curriculum(crop_size=32))
     assert student.architecture.seen_side == round(32 / 0.75**0.5)  # a crop shows three quarters of a square image
     remember_scale(student, curriculum(crop_size=64, longest_side=100))
@@ -48,12 +47,13 @@ def test_a_model_remembers_the_scale_of_its_first_training(curriculum: Callable[
 def test_scored_images_far_from_the_crops_are_told(curriculum: Callable[..., Curriculum]) -> None:
     """Images of 192 pixels, shown at 37 in the crops but scored as they are."""
     student = Segmenter(SMALL, [5])
-    for data, told in [
+    cases: list[tuple[dict[str, Any], bool]] = [
         ({"crop_size": 32}, True),
         ({"crop_size": 32, "longest_side": 64}, False),
         ({"crop_size": 32, "scoring": "paper"}, False),
         ({"crop_size": 96}, False),
-    ]:
+    ]
+    for data, told in cases:
         student.architecture = SMALL
         remember_scale(student, curriculum(**data))
         assert ("--data.longest-side 37" in scale_warning(student, curriculum(**data))) == told
