@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -67,16 +68,16 @@ class SummedDeepLab(nn.Module):
         if self.training:
             return features.mean(dim=(2, 3), keepdim=True)
         (rows, height), (columns, width) = (sliding_window(side, self.window, features) for side in features.shape[-2:])
-        return (rows @ features @ columns.T).div(height * width)
+        return rows @ features @ columns.T / (height * width)
 
 
-def sliding_window(cells: int, largest: int, like: Tensor) -> tuple[Tensor, int | torch.SymInt]:
+def sliding_window(cells: int, largest: int, like: Tensor) -> tuple[Tensor, int]:
     """(cells, cells) ones where a cell is in the window around another, and how many cells a window has.
 
     Windows at the border are those nearest to it that lie inside. Written without a condition on the size, so that a
     network exported with images of one size is right for all.
     """
-    width = torch.sym_min(cells, largest)
+    width = cast(int, torch.sym_min(cells, largest))  # a symbol while exporting, which computes like an int
     place = torch.arange(cells, device=like.device)
     first = (place - (width - 1) // 2).clamp(0, cells - width)[:, None]
     return ((place >= first) & (place < first + width)).to(like.dtype), width
