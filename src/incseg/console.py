@@ -112,7 +112,16 @@ class Table:
 
 def percent(value: float) -> str:
     """As tables of the field print IoU: 71.5; a missing value is a dash."""
-    return "–" if math.isnan(value) else f"{100 * value:.1f}"
+    return "–" if math.isnan(value) else decimal(100 * value, 1)
+
+
+def decimal(value: float, digits: int) -> str:
+    """A number with that many digits after the point; what rounds to zero has no sign.
+
+    >>> decimal(-0.04, 1), decimal(-0.06, 1)
+    ('0.0', '-0.1')
+    """
+    return f"{round(value, digits) + 0.0:.{digits}f}"
 
 
 def mean_and_spread(values: Sequence[float]) -> str:

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from incseg.images import palette
+from incseg.colours import palette
 from incseg.report.page import write_report
 from sample_runs import NAMES, write_run
 

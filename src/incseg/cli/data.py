@@ -89,7 +89,7 @@ def check(
     console.show(dataset.frequencies(source.classes, found))
     console.show(dataset.overview(name, found, entry.published_images))
     with replacing(sheet) as temporary:
-        dataset.picture_sheet(source, found["training"]).savefig(temporary, format="png")
+        dataset.picture_sheet(source, found["training"], entry.colours).savefig(temporary, format="png")
     console.say(f"pictures: {sheet}")
     problems = [sentence for findings in found.values() for kind in KINDS for sentence in findings.problems[kind]]
     for sentence in problems[:MOST_PROBLEMS]:

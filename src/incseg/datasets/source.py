@@ -8,6 +8,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from incseg.colours import DISTINCT, Colours
 from incseg.errors import InputError
 from incseg.files import read_text
 from incseg.protocol import IGNORE
@@ -109,6 +110,8 @@ class DatasetEntry:
     """How many images the complete dataset has to learn from and to be scored on."""
     disjoint: Disjoint = "plain"
     """The rule that shares out the images in the disjoint setting."""
+    colours: Colours = DISTINCT
+    """The palette in which its classes are drawn."""
 
     def shortfall(self, source: Source) -> str:
         """In words, in what an opened copy is not the published dataset; empty if it is, or if none is published."""
@@ -131,13 +134,14 @@ def dataset(
     tasks: tuple[str, ...] = (),
     published_images: tuple[int, int] | None = None,
     disjoint: Disjoint = "plain",
+    colours: Colours = DISTINCT,
 ) -> Callable[[Opener], Opener]:
     """Register ``open(root) -> Source`` under a name. It lists files; whether they are there is checked elsewhere."""
 
     def register(opener: Opener) -> Opener:
         if "/" in name or not name:
             raise InputError(f"a dataset cannot be called '{name}': it is the first word of DATASET/TASK/SETTING.")
-        DATASETS.add(DatasetEntry(name, summary, opener, tasks, published_images, disjoint), opener)
+        DATASETS.add(DatasetEntry(name, summary, opener, tasks, published_images, disjoint, colours), opener)
         return opener
 
     return register

@@ -28,7 +28,7 @@ class Model(TrainedModel):
             chosen = [index for index, image in enumerate(images) if image.shape == shape]
             batch = torch.stack([torch.tensor(images[index]).permute(2, 0, 1) for index in chosen])
             for index, ids in zip(chosen, predict_ids(self.segmenter, batch, tile), strict=True):
-                predictions[index] = Prediction(images[index], ids.numpy(), self.classes)
+                predictions[index] = Prediction(images[index], ids.numpy(), self.classes, self.colours)
         return [predictions[index] for index in range(len(images))]
 
     def learn(self, images: Sequence[ImageLike], masks: Sequence[MaskLike], names: Sequence[str]) -> "Model":

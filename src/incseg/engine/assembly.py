@@ -3,6 +3,7 @@
 import copy
 import os
 import platform
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from incseg import methods
 from incseg.config import RunConfig, differing_setting, flat_settings, from_yaml, to_yaml
 from incseg.console import Console
 from incseg.curriculum import build_curriculum
+from incseg.datasets import dataset_entry
 from incseg.engine.first_step import GivenModel, check_first_step, check_given_model, copy_first_step
 from incseg.engine.journal import Journal
 from incseg.engine.loggers import require_packages
@@ -28,6 +30,7 @@ from incseg.protocol import Protocol
 from incseg.run_folder import RunFolder
 from incseg.seeding import seed_from
 
+LINEAGE = ("colours", "extends")  # what a result says of where its model comes from; evaluating again keeps it
 NAMED = ("protocol", "method", "seed")  # fields of a result of their own, so not repeated among its settings
 
 
@@ -109,7 +112,7 @@ def build(
         student = copy.deepcopy(given.segmenter).cpu()
     _try_out(student, config.data.crop_size)
     method.check_network(student)
-    header = run_header(config, fabric)
+    header = run_header(config, fabric, _lineage(config, given))
     return Trainer(
         config=config,
         fabric=fabric,
@@ -178,13 +181,21 @@ def _try_out(student: Segmenter, crop_size: int) -> None:
         ) from error
 
 
-def run_header(config: RunConfig, fabric: Fabric) -> dict[str, Any]:
+def _lineage(config: RunConfig, given: GivenModel | None) -> dict[str, Any]:
+    """The palette of the classes, and for an extension which model is extended."""
+    if given is not None:
+        return {"colours": given.colours, "extends": given.name}
+    return {"colours": dataset_entry(Protocol.parse(config.protocol).dataset).colours}
+
+
+def run_header(config: RunConfig, fabric: Fabric, lineage: Mapping[str, Any]) -> dict[str, Any]:
     """The head of ``result.json``: what was run, on which machine and with which versions."""
     device = torch.cuda.get_device_name() if fabric.device.type == "cuda" else platform.machine()
     return {
         "protocol": config.protocol,
         "method": config.method,
         "seed": config.seed,
+        **lineage,
         "settings": {name: value for name, value in flat_settings(config).items() if name not in NAMED},
         "environment": {
             "incseg": incseg.__version__,

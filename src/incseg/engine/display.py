@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from incseg.console import Console
+from incseg.console import Console, decimal
 
 LINES = 10  # per step, at most, where there is no terminal
 
@@ -47,7 +47,7 @@ class Status:
     @property
     def numbers(self) -> str:
         """The loss terms, and the latest mIoU with the step it belongs to."""
-        losses = "  ".join(f"{name} {value:.3f}" for name, value in self.losses.items())
+        losses = "  ".join(f"{name} {decimal(value, 3)}" for name, value in self.losses.items())
         return " · ".join(filter(None, (losses, self.scored)))
 
 

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from incseg.colours import DISTINCT, Colours
 from incseg.config import SCORING, RunConfig, differing_setting, flat_settings, from_yaml
 from incseg.curriculum.curriculum import Curriculum
 from incseg.datasets import dataset_entry
@@ -123,6 +124,10 @@ class GivenModel:
     memory: Mapping[str, Tensor] = field(default_factory=dict)
     remembered_by: str = ""
     """The method's :attr:`Method.first_step`: what made its training differ from plain cross-entropy."""
+    colours: Colours = DISTINCT
+    """The palette in which its classes are drawn."""
+    name: str = ""
+    """What a person calls it."""
 
 
 def check_given_model(given: GivenModel, folder: RunFolder, method: Method) -> None:

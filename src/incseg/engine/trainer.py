@@ -323,9 +323,10 @@ class Trainer:
         if not (self.first_step_given and step.index == 0):
             self.history = [*self.history, self._history_of(step, entry)]
         if self.fabric.is_global_zero:
-            save_model(self.student, classes, self.folder.model(step.index), self.history)
+            colours = self.header["colours"]
+            save_model(self.student, classes, self.folder.model(step.index), self.history, colours)
             names, pictured = self.curriculum.pictured_images(step, self.config.engine.pictures)
-            save_pictures(self.student, names, pictured, self.folder.predictions(step.index), device)
+            save_pictures(self.student, names, pictured, self.folder.predictions(step.index), device, colours)
         self.journal.score(step.index, entry["miou"])
         self.journal.show_pictures(step.index, self.folder.predictions(step.index))
         return entry

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from incseg.config import DataConfig
-from incseg.console import Console, Table
+from incseg.console import Console, Table, decimal
 from incseg.curriculum import Curriculum, build_curriculum
 from incseg.errors import TrainingError
 from incseg.files import replacing
@@ -108,4 +108,4 @@ def _csv_fields(rows: Sequence[ComparedRow]) -> Iterator[list[str | int]]:
             average = statistics.fmean(ours) if ours else math.nan
             spread = statistics.stdev(ours) if len(ours) > 1 else math.nan
             numbers = [average, spread, score.paper, score.difference]
-            yield [row.row.label, score.heading, len(ours), *("" if math.isnan(x) else f"{x:.2f}" for x in numbers)]
+            yield [row.row.label, score.heading, len(ours), *("" if math.isnan(x) else decimal(x, 2) for x in numbers)]

@@ -9,10 +9,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from torch import Tensor
 
+from incseg.colours import Colours, palette
 from incseg.console import Table
 from incseg.datasets import Source
 from incseg.datasets.check import KINDS, Findings, varied_images
-from incseg.images import palette
+from incseg.fonts import write_in
 from incseg.protocol import IGNORE
 
 IMAGES, COLUMNS = 12, 4
@@ -43,7 +44,7 @@ def frequencies(classes: Sequence[str], found: Mapping[str, Findings]) -> Table:
     return Table("classes", ["class", *headers], rows)
 
 
-def picture_sheet(source: Source, findings: Findings) -> Figure:
+def picture_sheet(source: Source, findings: Findings, colours: Colours) -> Figure:
     """Training images that together show as many classes as possible, overlaid with their masks, and a legend."""
     chosen = varied_images(findings, IMAGES)
     rows = max(1, math.ceil(len(chosen) / COLUMNS))
@@ -60,14 +61,21 @@ def picture_sheet(source: Source, findings: Findings) -> Figure:
         mask = _reduced(source.train.mask(index)[None])[0].numpy()
         image = _reduced(source.train.image(index)).permute(1, 2, 0).numpy() / 255
         labelled = ((mask != 0) & (mask != IGNORE))[..., None]
-        colours = palette()[mask] / 255
-        cell.imshow(np.where(labelled, (1 - OPACITY) * image + OPACITY * colours, image), interpolation="nearest")
-        cell.set_title(source.train.ids[index], fontsize=8)
+        painted = (1 - OPACITY) * image + OPACITY * palette(colours)[mask] / 255
+        cell.imshow(np.where(labelled, painted, image), interpolation="nearest")
+        write_in(cell.set_title("", fontsize=8), source.train.ids[index], f"image {index}")
         shown |= set(np.unique(mask).tolist()) - {0, IGNORE}
-    handles = [Patch(color=palette()[i] / 255, label=source.classes[i]) for i in sorted(shown)]
-    if handles:
-        figure.legend(handles=handles, loc="outside lower center", ncols=8, frameon=False, fontsize=7)
+    if shown:
+        _add_legend(figure, {index: source.classes[index] for index in sorted(shown)}, colours)
     return figure
+
+
+def _add_legend(figure: Figure, names: Mapping[int, str], colours: Colours) -> None:
+    """Colours and names by id; a name that no installed font can draw is replaced by its id."""
+    patches = [Patch(color=palette(colours)[index] / 255, label=str(index)) for index in names]
+    legend = figure.legend(handles=patches, loc="outside lower center", ncols=8, frameon=False, fontsize=7)
+    for text, (index, name) in zip(legend.get_texts(), names.items(), strict=True):
+        write_in(text, name, f"class {index}")
 
 
 def _reduced(pixels: Tensor) -> Tensor:
