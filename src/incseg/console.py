@@ -102,12 +102,15 @@ class Table:
     def to_html(self) -> str:
         """An HTML table; every cell is escaped."""
         head = "".join(f"<th>{html.escape(text)}</th>" for text in self.headers)
-        body = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in self.rows)
+        body = "".join(f"<tr>{self._html_cells(row)}</tr>" for row in self.rows)
         note = f"<p class='note'>{html.escape(self.note)}</p>" if self.note else ""
-        return (
-            f"<h2>{html.escape(self.title)}</h2><div class='scroll'><table><thead><tr>{head}</tr></thead>"
-            f"<tbody>{body}</tbody></table></div>{note}"
-        )
+        table = f"<table class='stacking'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return f"<h2>{html.escape(self.title)}</h2><div class='scroll'>{table}</div>{note}"
+
+    def _html_cells(self, row: Sequence[str]) -> str:
+        """Each cell knows its header: a narrow screen shows a row as a list."""
+        cells = zip(self.headers, row, strict=True)
+        return "".join(f'<td data-label="{html.escape(header)}">{html.escape(text)}</td>' for header, text in cells)
 
 
 def percent(value: float) -> str:

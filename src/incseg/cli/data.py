@@ -9,6 +9,7 @@ from typing import Annotated
 import tyro
 
 from incseg.cli.arguments import takes_settings
+from incseg.cli.early import refuse_missing_data, refuse_unknown_dataset
 from incseg.config import Layer, load_recipe, merge
 from incseg.console import Console, progress_of
 from incseg.errors import IncompleteError, InputError
@@ -46,6 +47,8 @@ def split(
     data = {name: value for name, value in (("root", data_root), ("splits", splits)) if value is not None}
     config = load_recipe(recipe, merge(settings or {}, {"data": data}))
 
+    refuse_missing_data(config)
+
     from incseg.curriculum import build_curriculum
     from incseg.protocol import Protocol
 
@@ -74,14 +77,18 @@ def check(
         data_root: its folder.
         out: the sheet of sample images (default: runs/NAME-check.png).
     """
+    refuse_unknown_dataset(name)
+
     from incseg.datasets import dataset_entry
-    from incseg.datasets.check import KINDS, examine
-    from incseg.report import dataset_check as dataset
 
     entry, console = dataset_entry(name), Console()
     sheet = out or Path("runs") / f"{name}-check.png"
     usable_file(sheet)
     source = entry.open(data_root)
+
+    from incseg.datasets.check import KINDS, examine  # only now: PyTorch takes seconds, a refusal above should not
+    from incseg.report import dataset_check as dataset
+
     found = {}
     for title, part in (("training", source.train), ("validation", source.val)):
         with progress_of(f"reading {title} images", Console(stderr=True)) as advance:

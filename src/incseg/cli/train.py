@@ -7,6 +7,7 @@ from typing import Annotated
 import tyro
 
 from incseg.cli.arguments import DEFAULT, Names, OptionalFolder, takes_settings
+from incseg.cli.early import refuse_missing_data, refuse_unknown_method
 from incseg.config import SCORING, Layer, load_recipe, merge, recipe_names
 from incseg.console import Console, is_rank_zero
 from incseg.errors import InputError
@@ -85,6 +86,9 @@ def train(
     name = recipe if recipe in recipe_names() else config.protocol
     folder = out or Path("runs") / name.replace("/", "-") / f"{config.method}-seed{config.seed}"
 
+    refuse_unknown_method(config.method)
+    refuse_missing_data(config)
+
     from incseg.engine import assembly  # only now: PyTorch takes seconds, a refusal above should not
 
     console = Console()
@@ -108,9 +112,13 @@ def evaluate(
         data_root: folder of the dataset, if it has moved since the training.
         settings: any of the settings below, by section and name.
     """
-    from incseg.engine.rescore import rescore
     from incseg.report.summary import summary_table
-    from incseg.run_folder import Run
+    from incseg.run_folder import Run, RunFolder
+
+    if not RunFolder(run).config.is_file():
+        raise InputError(f"{run} is not the folder of a run: it holds no {RunFolder(run).config.name}.")
+
+    from incseg.engine.rescore import rescore
 
     result = rescore(run, data_root, settings)
     Console().show(summary_table([Run(run, result, label=result["method"])]))
@@ -157,6 +165,10 @@ def reproduce(
         dry_run: print the commands, one per line, and run nothing.
         settings: any of the settings below, by section and name.
     """
+    from incseg.paper import read_table
+
+    read_table(table)  # refused before PyTorch is imported, if there is none
+
     from incseg.paper.plan import make_plan
     from incseg.paper.reproduce import reproduce_table
 

@@ -2,15 +2,17 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from incseg.datasets.source import Split
 from incseg.errors import InputError
 from incseg.images import check_image, read_image, read_mask
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class FileSplit(Split):
@@ -32,11 +34,11 @@ class FileSplit(Split):
     ):
         self.ids, self.images, self.masks, self.table = ids, images, masks, table
 
-    def image(self, index: int) -> Tensor:
+    def image(self, index: int) -> "Tensor":
         """(3, H, W) uint8 RGB."""
         return image_tensor(self.images[index])
 
-    def mask(self, index: int) -> Tensor:
+    def mask(self, index: int) -> "Tensor":
         """(H, W) class ids; refuses a mask of colours or one whose size is not its image's."""
         path = self.masks[index]
         ids = read_mask(path, self.images[index])
@@ -44,7 +46,7 @@ class FileSplit(Split):
             if ids.max(initial=0) >= len(self.table):
                 raise InputError(f"the mask {path} holds the id {ids.max()}, which this dataset does not have.")
             ids = self.table[ids]
-        return torch.from_numpy(ids)
+        return as_tensor(ids)
 
     def check(self, index: int) -> None:
         """The image must be complete."""
@@ -65,6 +67,13 @@ class FileSplit(Split):
         return "\n".join(stats) + ("" if self.table is None else self.table.tobytes().hex())
 
 
-def image_tensor(path: Path) -> Tensor:
+def image_tensor(path: Path) -> "Tensor":
     """(3, H, W) uint8 RGB of an image file."""
-    return torch.from_numpy(read_image(path)).permute(2, 0, 1)
+    return as_tensor(read_image(path)).permute(2, 0, 1)
+
+
+def as_tensor(values: NDArray[Any]) -> "Tensor":
+    """The same values; PyTorch is imported only here, as a dataset can be opened, or refused, without it."""
+    import torch  # noqa: PLC0415
+
+    return torch.from_numpy(values)

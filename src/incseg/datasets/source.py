@@ -4,15 +4,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from torch import Tensor
-
+from incseg import registry
 from incseg.colours import DISTINCT, Colours
 from incseg.errors import InputError
 from incseg.files import read_text
 from incseg.protocol import IGNORE
 from incseg.registry import Registry
+
+if TYPE_CHECKING:  # PyTorch takes seconds: a dataset that is not there is refused without it
+    from torch import Tensor
 
 # How the images of a dataset are shared out in the disjoint setting; see curriculum/rules.py.
 Disjoint = Literal["plain", "balanced"]
@@ -28,11 +30,11 @@ class Split(ABC):
         return len(self.ids)
 
     @abstractmethod
-    def image(self, index: int) -> Tensor:
+    def image(self, index: int) -> "Tensor":
         """(3, H, W) uint8 RGB."""
 
     @abstractmethod
-    def mask(self, index: int) -> Tensor:
+    def mask(self, index: int) -> "Tensor":
         """(H, W) integer class ids of the dataset: 0 background, 255 ignored."""
 
     def check(self, index: int) -> None:  # noqa: B027 - a split without files needs no check
@@ -125,7 +127,7 @@ class DatasetEntry:
         )
 
 
-DATASETS = Registry[DatasetEntry]("dataset", "incseg.datasets")
+DATASETS: Registry[DatasetEntry] = registry.DATASETS
 
 
 def dataset(

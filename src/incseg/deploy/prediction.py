@@ -76,10 +76,8 @@ class Prediction:
         overlay = magnified(self.overlay())
         overlay.thumbnail((JPEG_LIMIT, JPEG_LIMIT))
         width = max(overlay.width, READABLE)
-        entries = [
-            self._entry(channel, share) for channel, share in enumerate(self.areas.values()) if channel and share
-        ]
-        strip = _legend(entries, width)
+        shares = enumerate(self.areas.values())
+        strip = _legend([self._entry(channel, share) for channel, share in shares if channel and share > 0], width)
         whole = Image.new("RGB", (width, overlay.height + strip.height), "white")
         whole.paste(overlay)
         whole.paste(strip, (0, overlay.height))

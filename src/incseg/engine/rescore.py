@@ -17,8 +17,6 @@ from incseg.run_folder import Run, RunFolder
 def rescore(run: Path, data_root: Path | None = None, settings: Layer | None = None) -> dict[str, Any]:
     """The result of a run, from its models alone, scored as it was or as ``settings`` say; nothing is written."""
     folder = RunFolder(run)
-    if not folder.config.is_file():
-        raise InputError(f"{run} is not the folder of a run: it holds no {folder.config.name}.")
     config = from_yaml(folder.config)
     _require_scoring(settings or {}, config)
     moved = {"data": {"root": data_root}} if data_root is not None else {}
