@@ -234,6 +234,21 @@ def test_nothing_is_wider_than_the_screen(width: int, report: Path, open_page: O
     assert open_page(report, width=width).evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+def test_tables_are_whole_on_a_phone(tmp_path: Path, open_page: OpenPage) -> None:
+    names = ["background", "road", "sidewalk", "building", "pole", "plants", "person", "bicycle", "motorcycle", "fence"]
+    runs = [write_run(tmp_path / name, name, classes=names, task="5-2") for name in ("ft", "mib", "mib+ucd")]
+    write_report(runs, tmp_path / "report.html")
+    page = open_page(tmp_path / "report.html", width=390)
+    page.locator("details").first.evaluate("d => { d.open = true; }")
+    boxes = page.locator(".scroll:visible")
+    assert boxes.count() == 7
+    assert boxes.evaluate_all("all => all.filter((box) => box.scrollWidth > box.clientWidth).length") == 0
+    first = page.locator("#summary td[data-label='1-5']").first
+    assert first.evaluate("cell => getComputedStyle(cell, '::before').content") == '"1-5 "'
+    bar, number = page.locator(".bar svg").first.bounding_box(), page.locator(".bar span").first.bounding_box()
+    assert bar["x"] >= number["x"] + number["width"], "a bar stands beside its number"
+
+
 CONTRAST = """() => {
   const context = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
   const light = (colour) => {

@@ -52,7 +52,8 @@ def split(
     from incseg.curriculum import build_curriculum
     from incseg.protocol import Protocol
 
-    curriculum = build_curriculum(Protocol.parse(config.protocol), config.data, Console(stderr=True).say)
+    aside = Console(stderr=True)
+    curriculum = build_curriculum(Protocol.parse(config.protocol), config.data, aside.say, aside.mention)
     described = curriculum.describe()
     console = Console()
     for step in described["steps"]:

@@ -5,15 +5,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rich.progress import Progress
-
-from incseg.console import Console
+from incseg.console import Console, progress_of
 from incseg.deploy.model import Model
 from incseg.deploy.tiles import OVERLAP, TILE
 from incseg.errors import IncompleteError, InputError
 from incseg.files import usable_folder
 from incseg.images import ImageFile, Pixels, find_images, read_image
 from incseg.models.segmenter import STRIDE
+
+PATIENCE = 5.0  # seconds before a log is told how far it is
 
 
 @dataclass
@@ -47,14 +47,13 @@ def predict_files(
     files = find_images(images, leave_out=out)
     console = console or Console()
     tally = Tally()
-    with Progress(console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task("predicting", total=len(files))
+    with progress_of("predicting", console, patience=PATIENCE) as advance:
         for batch in _batches(files, batch_size, tally, console):
             predictions = model.predict_all([pixels for _, pixels in batch], tile)
             for (file, _), prediction in zip(batch, predictions, strict=True):
                 prediction.save(out / file.name)
                 tally.written += 1
-            progress.update(task, completed=tally.written + len(tally.failed))
+            advance(tally.written + len(tally.failed), len(files))
     console.say(f"{tally.written} of {len(files)} images segmented: {out}")
     if tally.failed:
         raise IncompleteError(

@@ -79,7 +79,7 @@ def train(
             with replacing(trainer.folder.config) as temporary:
                 temporary.write_text(to_yaml(config), encoding="utf-8")
         if first_step is not None:
-            copy_first_step(first_step, trainer.folder, trainer.method)
+            trainer.first_step_copied = copy_first_step(first_step, trainer.folder, trainer.method)
     fabric.barrier()
     try:
         with trainer.journal:
@@ -93,7 +93,8 @@ def build(
     config: RunConfig, out: Path, fabric: Fabric, console: Console | None = None, given: GivenModel | None = None
 ) -> Trainer:
     """Build everything a run needs, so that whatever is wrong with the input is found before training starts."""
-    say = console.say if console is not None and fabric.is_global_zero else None
+    heard = console if fabric.is_global_zero else None
+    say, mention = (heard.say, heard.mention) if heard is not None else (None, None)
     method, folder = _method(config), RunFolder(out)
     if given is not None:
         check_given_model(given, folder, method)
@@ -104,7 +105,7 @@ def build(
                 "none: gather them with 'incseg statistics MODEL --data DIR' while these images are at hand, or choose "
                 "a --method that trains."
             )
-    curriculum = build_curriculum(Protocol.parse(config.protocol), config.data, say)
+    curriculum = build_curriculum(Protocol.parse(config.protocol), config.data, say, mention)
     method.check(curriculum.steps, curriculum.classes)
     if given is None:
         student = _student(config, curriculum.steps[0].num_classes, pretrained=not folder.has_weights)

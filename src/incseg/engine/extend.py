@@ -133,7 +133,7 @@ def _announce(model: TrainedModel, source: Source, config: RunConfig, solves: bo
         f"batch {optim.batch_size}, crops of {config.data.crop_size}, "
         f"learning rate {optim.incremental_learning_rate:g}"
     )
-    console.say(f"{len(model.classes) - 1} classes + {', '.join(source.classes[1:])}: {config.method}{how}")
+    console.mention(f"{len(model.classes) - 1} classes + {', '.join(source.classes[1:])}: {config.method}{how}")
 
 
 def _given(model: TrainedModel) -> GivenModel:

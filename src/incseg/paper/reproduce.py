@@ -52,8 +52,8 @@ def execute(plan: Plan, console: Console) -> list[PlannedRun]:
     check_data(pending, console)
     failed = []
     for number, run in enumerate(pending, 1):
-        command = run.arguments(_available_first_step(run, plan))
-        console.say(f"run {number} of {len(pending)}: incseg {shlex.join(command)}")
+        command = [*run.arguments(_available_first_step(run, plan)), *(["--quiet"] if console.results_only else [])]
+        console.mention(f"run {number} of {len(pending)}: incseg {shlex.join(command)}")
         if subprocess.run([sys.executable, "-m", "incseg", *command], check=False).returncode != 0:
             failed.append(run)
     return failed
@@ -66,7 +66,8 @@ def check_data(runs: Sequence[PlannedRun], console: Console) -> None:
         config = run.config
         key = (config.protocol, config.data)
         if key not in curricula:
-            curricula[key] = build_curriculum(Protocol.parse(config.protocol), config.data, console.say)
+            protocol = Protocol.parse(config.protocol)
+            curricula[key] = build_curriculum(protocol, config.data, console.say, console.mention)
         curriculum = curricula[key]
         parse(config.method, config.settings).check(curriculum.steps, curriculum.classes)
 
