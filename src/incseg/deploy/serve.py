@@ -228,7 +228,8 @@ def build_app(viewer: ModelViewer) -> Any:
             image = gradio.Image(
                 type="pil", image_mode=None, sources=["upload", "clipboard"], label="Your image", height=340
             )
-            as_usual, image.preprocess = image.preprocess, receive  # gradio opens the file before predict is called
+            as_usual = image.preprocess
+            image.__dict__["preprocess"] = receive  # gradio opens the file before it calls predict
             with gradio.Column():
                 shown = gradio.CheckboxGroup(labels, value=labels, label="Classes to show")
                 areas = gradio.HTML(viewer.area_table({}))
