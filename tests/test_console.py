@@ -1,8 +1,9 @@
 import io
 
 import pytest
+from rich.progress import TaskProgressColumn, TimeRemainingColumn
 
-from incseg.console import Console, Table, progress_of
+from incseg.console import WIDEST, Console, ProgressBar, Table, progress_of, quietly, unbroken
 
 
 def test_a_log_gets_a_few_lines() -> None:
@@ -69,16 +70,45 @@ def test_lines_are_never_broken() -> None:
 HEADERS = ["method", "1-4", "5-6", "7-8", "5-8", "all", "all+bg", "harmonic", "forgetting", "avg. steps"]
 
 
-@pytest.mark.parametrize("width", [80, 100])
-def test_words_of_a_wide_table_are_not_broken(width: int) -> None:
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+@pytest.mark.parametrize(("name", "value"), [("mib+ucd", "71.5"), ("joint (offline)", "71.5 ± 0.3")])
+def test_words_and_numbers_of_a_wide_table_are_not_broken(width: int, name: str, value: str) -> None:
     screen = io.StringIO()
-    note = "1-4: disc, square, triangle, cross; 5-6: ring, moon; 7-8: flower, frame"
-    Console(file=screen, width=width).show(Table("mIoU", HEADERS, [["mib+ucd", *["71.5"] * 9]], note))
+    Console(file=screen, width=width).show(Table("mIoU", HEADERS, [[name, *[value] * 9]], "1-4: disc; 5-6: ring"))
     shown = screen.getvalue()
     for word in " ".join(HEADERS).split():
         assert word in shown
-    assert note in shown
+    assert shown.count(value) == 9
+    assert shown.count(name) == shown.count("method")  # every part of a table says of what its rows are
     assert max(map(len, shown.splitlines())) <= width
+
+
+def test_prose_is_broken_between_words_only() -> None:
+    screen = io.StringIO()
+    rows = [["--optim.incremental-learning-rate", "unsophisticated", "a sentence that goes on"]]
+    Console(file=screen, width=60).show(Table("settings", ["setting", "default", "what it is for"], rows, prose=True))
+    assert all(word in screen.getvalue() for row in rows for cell in row for word in cell.split())
+
+
+@pytest.mark.parametrize("width", [24, 60, 200])
+def test_a_bar_is_one_line_however_narrow_the_window(width: int) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=width)
+    bar = ProgressBar(console, TaskProgressColumn(), TimeRemainingColumn(table_column=unbroken()))
+    bar.add_task("gathering statistics from 12345 images of a folder", total=9)
+    (line,) = console.render_lines(bar.get_renderable(), pad=False)
+    assert sum(segment.cell_length for segment in line) <= min(width, WIDEST)
+
+
+def test_quietly_only_results_are_said() -> None:
+    log = io.StringIO()
+    with quietly():
+        console = Console(file=log)
+        console.mention("epoch 1 of 3")
+        with progress_of("reading", console) as advance:
+            advance(1, 1)
+        console.say("written: out")
+    console.mention("afterwards")
+    assert log.getvalue().splitlines() == ["written: out", "afterwards"]
 
 
 def test_a_note_is_not_squeezed_below_a_narrow_table() -> None:

@@ -60,7 +60,7 @@ def extend(
     console = console or Console()
     if method is None:
         method, reason = choose_method(given)
-        rank_zero_only(console.say)(reason)
+        rank_zero_only(console.mention)(reason)
     engine.extend(
         given,
         Path(data),

@@ -6,30 +6,52 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import rich.console
 import rich.table
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
-from rich.progress import Progress, TextColumn
+from rich.console import RenderableType
+from rich.constrain import Constrain
+from rich.progress import BarColumn, Progress, ProgressColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Column
 from rich.text import Text
 
 
 class Console(rich.console.Console):
     """A terminal or a log; what people name (classes, folders, methods) is shown as it is, brackets included."""
 
+    results_only = False
+    """Whether only results and warnings are said, by all consoles; see :func:`quietly`."""
+
     def say(self, text: str) -> None:
         """One line of plain text, never broken: commands and paths can be copied from it."""
         self.print(Text(text), soft_wrap=True)
 
+    def mention(self, text: str) -> None:
+        """A line on how the work goes, which ``--quiet`` leaves out."""
+        if not self.results_only:
+            self.say(text)
+
     def show(self, table: "Table") -> None:
         """A table between its title and its note."""
         self.print(Text(table.title, style="table.title"))
-        self.print(table.for_terminal(self.width))
+        for index, part in enumerate(table.for_terminal(self.width)):
+            self.print(*([""] if index else []), part, sep="\n")
         if table.note:
             self.print(Text(table.note, style="table.caption"))
+
+
+@contextmanager
+def quietly(quiet: bool = True) -> Iterator[None]:
+    """Inside, nothing is said of how far the work has come."""
+    before, Console.results_only = Console.results_only, quiet
+    try:
+        yield
+    finally:
+        Console.results_only = before
 
 
 def is_rank_zero() -> bool:
@@ -39,14 +61,34 @@ def is_rank_zero() -> bool:
 
 
 LINES = 10  # a log gets about that many
+WIDEST = 78  # columns of a progress bar: a window narrower than what is drawn breaks its lines, which then stay behind
+
+
+class ProgressBar(Progress):
+    """A bar of one line, however narrow the window is or becomes."""
+
+    def __init__(self, console: Console, *columns: ProgressColumn):
+        title = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
+        super().__init__(title, BarColumn(), *columns, console=console)
+
+    def get_renderable(self) -> RenderableType:
+        """The line, no wider than it can stay."""
+        return Constrain(super().get_renderable(), WIDEST)
+
+
+def unbroken() -> Column:
+    """The column of a bar whose text is never continued on a second line."""
+    return Column(no_wrap=True)
 
 
 @contextmanager
 def progress_of(title: str, console: Console, *, patience: float = 0.0) -> Iterator[Callable[[int, int], None]]:
     """Yields ``advance(done, of)``; ``of`` is 0 while unknown. A log gets no line in the first ``patience`` seconds."""
+    if console.results_only:
+        yield lambda done, of: None  # noqa: ARG005
+        return
     if console.is_terminal:
-        _, *columns = Progress.get_default_columns()
-        with Progress(TextColumn("{task.description}", markup=False), *columns, console=console) as bar:
+        with ProgressBar(console, TaskProgressColumn(), TimeRemainingColumn(table_column=unbroken())) as bar:
             task = bar.add_task(title, total=None)
             yield lambda done, of: bar.update(task, completed=done, total=of or None)
         return
@@ -72,13 +114,37 @@ class Table:
     note: str = ""
     prose: bool = False
 
-    def for_terminal(self, width: int) -> rich.table.Table:
-        """Headers and rows for ``Console.show``; what stands in them is text, not rich's markup."""
+    def for_terminal(self, width: int) -> list[rich.table.Table]:
+        """For ``Console.show``: one table, or where no word would be whole in it, several below each other."""
+        parts = self._parts(width)
+        boxed = len(parts) == 1 and self._column_widths(self._room(width, boxed=True)) is not None
+        return [part._in_one(width, boxed) for part in parts]
+
+    def _parts(self, width: int) -> list["Table"]:
+        """As many columns at a time as fit beside the first, with which every part begins."""
+        chosen: list[list[int]] = [[]]
+        for column in range(1, len(self.headers)):
+            fits = self._with_columns([*chosen[-1], column])._fits(width)
+            chosen = [*chosen[:-1], [*chosen[-1], column]] if fits or not chosen[-1] else [*chosen, [column]]
+        return [self._with_columns(columns) for columns in chosen]
+
+    def _with_columns(self, columns: Sequence[int]) -> "Table":
+        """The first column, and those."""
+        headers, *rows = ([row[0], *(row[index] for index in columns)] for row in (self.headers, *self.rows))
+        return replace(self, headers=headers, rows=rows)
+
+    def _fits(self, width: int) -> bool:
+        return self._column_widths(self._room(width, boxed=False)) is not None
+
+    def _room(self, width: int, boxed: bool) -> int:
+        """What the columns have, without the lines or the space between them."""
         count = len(self.headers)
-        table, widths = rich.table.Table(), self._column_widths(width - 3 * count - 1)
-        if widths is None:  # without lines between the columns it may fit
-            table = rich.table.Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
-            widths = self._column_widths(width - 2 * (count - 1))
+        return width - 3 * count - 1 if boxed else width - 2 * (count - 1)
+
+    def _in_one(self, width: int, boxed: bool) -> rich.table.Table:
+        """Headers and rows; what stands in them is text, not rich's markup."""
+        light = rich.table.Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+        table, widths = rich.table.Table() if boxed else light, self._column_widths(self._room(width, boxed))
         for index, header in enumerate(self.headers):
             justify: Literal["left", "right"] = "left" if index == 0 or self.prose else "right"
             fitting = None if widths is None else widths[index]
@@ -88,31 +154,50 @@ class Table:
         return table
 
     def _column_widths(self, width: int) -> list[int] | None:
-        """Widths that break lines only between words; None if there is no room for that. rich would break words."""
+        """Widths that break lines only between words, and numbers nowhere; None if there is no room for that."""
         columns = list(zip(self.headers, *self.rows, strict=True))
         widest = [max(cell_len(line) for cell in column for line in cell.split("\n")) for column in columns]
-        least = [max(cell_len(word) for cell in column for word in ("", *cell.split())) for column in columns]
-        least[0] = widest[0]  # a name cut in two is hard to find again
+        least = [max(map(cell_len, self._pieces(column))) for column in columns]
+        if 2 * widest[0] <= width:
+            least[0] = widest[0]  # a name cut in two is hard to find again
         room, wish = width - sum(least), sum(widest) - sum(least)
         if room < 0:
             return None
         share = min(1, room / wish) if wish else 1
         return [low + int(share * (high - low)) for low, high in zip(least, widest, strict=True)]
 
+    def _pieces(self, column: Sequence[str]) -> list[str]:
+        """What must stay whole: the words of a header and of prose, and any number with its spread."""
+        header, *cells = column
+        broken = (header, *cells) if self.prose else (header,)
+        return ["", *(word for text in broken for word in text.split()), *([] if self.prose else cells)]
+
     def to_html(self) -> str:
         """An HTML table; every cell is escaped."""
         head = "".join(f"<th>{html.escape(text)}</th>" for text in self.headers)
-        body = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in self.rows)
+        body = "".join(f"<tr>{self._html_cells(row)}</tr>" for row in self.rows)
         note = f"<p class='note'>{html.escape(self.note)}</p>" if self.note else ""
-        return (
-            f"<h2>{html.escape(self.title)}</h2><div class='scroll'><table><thead><tr>{head}</tr></thead>"
-            f"<tbody>{body}</tbody></table></div>{note}"
-        )
+        table = f"<table class='stacking'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return f"<h2>{html.escape(self.title)}</h2><div class='scroll'>{table}</div>{note}"
+
+    def _html_cells(self, row: Sequence[str]) -> str:
+        """Each cell knows its header: a narrow screen shows a row as a list."""
+        cells = zip(self.headers, row, strict=True)
+        return "".join(f'<td data-label="{html.escape(header)}">{html.escape(text)}</td>' for header, text in cells)
 
 
 def percent(value: float) -> str:
     """As tables of the field print IoU: 71.5; a missing value is a dash."""
-    return "–" if math.isnan(value) else f"{100 * value:.1f}"
+    return "–" if math.isnan(value) else decimal(100 * value, 1)
+
+
+def decimal(value: float, digits: int) -> str:
+    """A number with that many digits after the point; what rounds to zero has no sign.
+
+    >>> decimal(-0.04, 1), decimal(-0.06, 1)
+    ('0.0', '-0.1')
+    """
+    return f"{round(value, digits) + 0.0:.{digits}f}"
 
 
 def mean_and_spread(values: Sequence[float]) -> str:

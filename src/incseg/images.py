@@ -1,4 +1,4 @@
-"""The one reader of image and mask files, for training, scoring, checking and prediction; the colours of classes."""
+"""The one reader of image and mask files, for training, scoring, checking and prediction; and index images."""
 
 import glob
 import itertools
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
+from incseg.colours import DISTINCT, Colours, palette
 from incseg.errors import InputError
 from incseg.files import expanded
 
@@ -252,19 +253,8 @@ def _distinct_names(paths: Sequence[Path]) -> list[str]:
     return list(names)
 
 
-def palette() -> NDArray[np.uint8]:
-    """(256, 3) RGB: the bits of the id, lowest first, are dealt to the high bits of red, green and blue in turn."""
-    colours = np.zeros((256, 3), np.uint8)
-    ids = np.arange(256)
-    for level in range(8):
-        for channel in range(3):
-            colours[:, channel] |= ((ids >> (3 * level + channel) & 1) << (7 - level)).astype(np.uint8)
-    colours[255] = (224, 224, 192)
-    return colours
-
-
-def index_image(ids: NDArray[np.uint8]) -> Image.Image:
+def index_image(ids: NDArray[np.uint8], colours: Colours = DISTINCT) -> Image.Image:
     """(H, W) ids as a PNG-ready index image with the palette inside."""
     picture = Image.fromarray(ids, mode="P")
-    picture.putpalette(palette().ravel().tolist())
+    picture.putpalette(palette(colours).ravel().tolist())
     return picture

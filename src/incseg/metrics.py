@@ -5,11 +5,12 @@ A class that appears neither in the ground truth nor in the prediction has no Io
 
 import math
 from collections.abc import Iterable, Sequence
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from incseg.protocol import BACKGROUND, IGNORE, Step
+
+if TYPE_CHECKING:  # reports need the means alone, and PyTorch takes seconds
+    from torch import Tensor
 
 
 def none_if_nan(value: float) -> float | None:
@@ -22,7 +23,7 @@ def nan_if_none(value: float | None) -> float:
     return math.nan if value is None else float(value)
 
 
-def confusion_matrix(labels: Tensor, predictions: Tensor, num_classes: int) -> Tensor:
+def confusion_matrix(labels: "Tensor", predictions: "Tensor", num_classes: int) -> "Tensor":
     """Count pixels by (true channel, predicted channel).
 
     Args:
@@ -35,10 +36,10 @@ def confusion_matrix(labels: Tensor, predictions: Tensor, num_classes: int) -> T
     """
     kept = labels != IGNORE
     pairs = labels[kept].long() * num_classes + predictions[kept].long()
-    return torch.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)
+    return pairs.bincount(minlength=num_classes**2).reshape(num_classes, num_classes)
 
 
-def intersection_over_union(confusion: Tensor) -> list[float]:
+def intersection_over_union(confusion: "Tensor") -> list[float]:
     """IoU = TP / (TP + FP + FN) per channel, NaN for a class that is nowhere.
 
     Background that the ground truth never shows was left out of the score, and has none either.
@@ -99,5 +100,5 @@ def per_class_rates(confusion: Tensor) -> list[tuple[float, float, float]]:
     """
     counts = confusion.double()
     hits, truth, predicted = counts.diagonal(), counts.sum(1), counts.sum(0)
-    rates = torch.stack([truth / truth.sum(), hits / truth, hits / predicted], dim=1)
+    rates = zip(truth / truth.sum(), hits / truth, hits / predicted, strict=True)
     return [(float(share), float(recall), float(precision)) for share, recall, precision in rates]

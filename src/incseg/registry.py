@@ -7,12 +7,13 @@ A method or a dataset registers itself by its decorator, when its module is impo
 - files given to :func:`load_plugin`, which is what ``--plugin my_file.py`` does.
 """
 
+import ast
 import importlib
 import importlib.util
 import inspect
 import pkgutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -40,10 +41,11 @@ class Registry(Generic[Item]):
         kind: what an item is called in messages, such as "method".
         package: the package of the built-in ones, and the entry point group of others.
         advice: added to the list of names in the message about an unknown one.
+        decorator: of the definitions in the package; its first argument is the name.
     """
 
-    def __init__(self, kind: str, package: str, advice: str = "") -> None:
-        self.kind, self.package, self.advice = kind, package, advice
+    def __init__(self, kind: str, package: str, advice: str = "", decorator: str = "") -> None:
+        self.kind, self.package, self.advice, self.decorator = kind, package, advice, decorator
         self._items: dict[str, Item] = {}
         self._origins: dict[str, str] = {}  # by name: where the item is defined
         self._broken: dict[str, str] = {}  # by the name of the entry point: why it cannot be loaded
@@ -78,10 +80,21 @@ class Registry(Generic[Item]):
             return self._items[name]
         if name in self._broken:
             raise InputError(f"the {self.kind} '{name}' is not available: {self._broken[name]}.")
+        raise self._unknown(name, names, text)
+
+    def refuse_unknown(self, name: str, text: str = "", spellings: Sequence[str] = ()) -> None:
+        """Refuse a name in any of its spellings without importing a module, where only built-in ones can have it."""
+        if self._is_loaded or PLUGINS or entry_points(group=self.package):
+            return  # find() knows them all
+        names = declared_names(self.package, self.decorator)
+        if not {name, *spellings} & set(names):
+            raise self._unknown(name, names, text)
+
+    def _unknown(self, name: str, names: Sequence[str], text: str) -> InputError:
         written = f"'{name}' in '{text}'" if text not in ("", name) else f"'{name}'"
         plugin = f" If a file of yours defines this {self.kind}, add --plugin FILE."
         broken = "".join(f" Note that {reason}." for reason in self._broken.values())
-        raise InputError(
+        return InputError(
             f"{written} is not a {self.kind}: choose from {', '.join(names)}{self.advice}."
             f"{closest(name, names)}{plugin}{broken}"
         )
@@ -105,6 +118,17 @@ class Registry(Generic[Item]):
             Console(stderr=True).say(f"{reason}; it is left out.")
 
 
+def declared_names(package: str, decorator: str) -> list[str]:
+    """The names that the modules of a package give to a decorator, read from their text: importing takes seconds."""
+    found = importlib.util.find_spec(package)
+    folders = map(Path, (found.submodule_search_locations or []) if found else [])
+    trees = [ast.parse(file.read_bytes()) for folder in folders for file in folder.glob("*.py")]
+    functions = [node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)]
+    calls = [call for function in functions for call in function.decorator_list if isinstance(call, ast.Call)]
+    named = [call.args[0] for call in calls if isinstance(call.func, ast.Name) and call.func.id == decorator]
+    return sorted(str(name.value) for name in named if isinstance(name, ast.Constant))
+
+
 def import_modules(package: str) -> None:
     """Import every module of a package; a file added to it is thereby found, without a list to maintain."""
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
@@ -113,6 +137,12 @@ def import_modules(package: str) -> None:
 
 PLUGINS: list[Path] = []
 """Files that were loaded, for the commands of further processes that need them too."""
+
+# Here and not in their packages, so that a name can be refused before these, and PyTorch with them, are imported.
+METHODS: Registry[Any] = Registry(
+    "method", "incseg.methods", ", or sums of them such as mib+ucd", decorator="register_method"
+)
+DATASETS: Registry[Any] = Registry("dataset", "incseg.datasets", decorator="dataset")
 
 
 def load_plugin(path: Path) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from incseg.colours import DISTINCT, Colours
 from incseg.errors import InputError
 from incseg.files import expanded, replacing
 from incseg.metrics import mean, nan_if_none
@@ -141,6 +142,13 @@ def model_file(path: Path, step: int | None = None) -> Path:
     return run.model(steps[-1])
 
 
+def model_name(file: Path) -> str:
+    """What a person calls the model in a file: the name of its run or of its folder, else of the file."""
+    place = RunFolder.holding(file)
+    folder = place[0].path if place else file.parent
+    return folder.resolve().name if file.name == MODEL_FILE else file.stem
+
+
 def statistics_file(model: Path) -> Path:
     """Where the statistics of a model file lie, if it has any: beside it."""
     beside = "memory.safetensors" if model.name == MODEL_FILE else f"{model.stem}.statistics.safetensors"
@@ -211,9 +219,22 @@ class Run:
         return str(self.result["protocol"])
 
     @property
+    def title(self) -> str:
+        """What it is about: the model that was extended and what it learnt, or the protocol."""
+        extended = self.result.get("extends")
+        added = self.steps[-1]["new_classes"] if len(self.steps) > 1 else []
+        return f"{extended} + {', '.join(added)}" if extended and added else extended or self.protocol
+
+    @property
     def classes(self) -> list[str]:
         """Names by channel, background first."""
         return list(self.result["classes"])
+
+    @property
+    def colours(self) -> Colours:
+        """The palette in which its classes are drawn."""
+        colours: Colours = self.result.get("colours", DISTINCT)
+        return colours
 
     @property
     def steps(self) -> list[dict[str, Any]]:

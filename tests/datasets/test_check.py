@@ -1,3 +1,4 @@
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ from PIL import Image
 from incseg import cli
 from incseg.datasets import dataset_entry
 from incseg.datasets.check import examine, varied_images
+from incseg.fonts import font_for
 from incseg.report.dataset_check import picture_sheet
 from samples import stripes, write_cityscapes, write_folder
 
@@ -83,6 +85,18 @@ def test_a_good_dataset_from_the_command_line(
     assert "triangle" in shown
     with Image.open(tmp_path / "runs" / "folder-check.png") as sheet:
         assert len(np.unique(np.array(sheet.convert("RGB")).reshape(-1, 3), axis=0)) > 50
+
+
+def test_names_outside_the_plots_font_do_not_warn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, out = write_folder(tmp_path / "data", train=2, val=2, size=32), tmp_path / "sheet.png"
+    names = (root / "classes.txt").read_text().splitlines()
+    (root / "classes.txt").write_text("\n".join([names[0], "犬", *names[2:]]), encoding="utf-8")
+    monkeypatch.setattr("incseg.fonts._installed", lambda: ())  # as on a machine without fonts for it
+    monkeypatch.setattr("incseg.fonts.font_for", font_for.__wrapped__)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cli.main(["data", "check", "folder", "--data-root", str(root), "--out", str(out)]) == 0
+    assert out.exists()
 
 
 def test_a_bad_one_ends_with_exit_code_2_and_says_what_to_look_at(

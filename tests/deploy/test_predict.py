@@ -9,9 +9,10 @@ from PIL import Image
 
 import incseg
 from command_line import run
+from incseg.colours import palette
 from incseg.deploy.model import Model
 from incseg.deploy.prediction import Prediction
-from incseg.images import palette
+from incseg.fonts import font_for
 
 
 @pytest.fixture
@@ -36,10 +37,11 @@ def test_areas_are_counted_by_name(prediction: Prediction, tmp_path: Path) -> No
 
 
 def test_the_overlay_colours_classes_and_leaves_background_alone(prediction: Prediction) -> None:
-    overlay = np.array(prediction.overlay())
+    overlay = np.array(replace(prediction, colours="voc").overlay())
     assert (overlay[35, 50] == 200).all()
     assert overlay[15, 15].tolist() == [164, 100, 100]  # half grey, half the colour of class 1
-    assert overlay[15, 29].tolist() == palette()[1].tolist()  # its outline
+    assert overlay[15, 29].tolist() == [128, 0, 0]  # its outline
+    assert np.array(prediction.overlay())[15, 29].tolist() == palette()[1].tolist()
     assert (np.array(prediction.overlay(shown=["hén"]))[15, 15] == 200).all()
     assert (prediction.image == 200).all()
 
@@ -50,6 +52,17 @@ def test_the_picture_has_a_legend_of_what_is_there(prediction: Prediction) -> No
     strip = picture[240:].reshape(-1, 3)
     for channel, shown in [(1, True), (2, True), (3, False)]:
         assert bool((strip == palette()[channel]).all(axis=1).any()) == shown
+
+
+def test_a_name_that_no_font_can_draw_is_replaced_by_its_id(
+    prediction: Prediction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("incseg.fonts._installed", lambda: ())
+    monkeypatch.setattr("incseg.fonts.font_for", font_for.__wrapped__)
+    names = ("background", "犬", "猫", "none")
+    substitutes = ("background", "class 1", "class 2", "none")
+    pictures = [np.array(replace(prediction, classes=classes).picture()) for classes in (names, substitutes)]
+    assert (pictures[0] == pictures[1]).all()
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3000, 5), (3, 2000), (70_000, 2)])

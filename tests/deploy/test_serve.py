@@ -1,6 +1,7 @@
 import shutil
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from PIL import Image
 
 from command_line import run
 from incseg.deploy import serve as serving
+from incseg.deploy.model import Model
 from incseg.deploy.serve import ModelViewer, build_app, serve
 from incseg.engine.checkpoint import FinishedStep
 from incseg.errors import InputError
@@ -35,8 +37,23 @@ def test_every_finished_step_can_be_chosen(viewer: ModelViewer, tiny_run: Path, 
     predictions = viewer.predict(noise)
     for name, model in viewer.models.items():
         assert (predictions[name].ids == model.predict(np.asarray(noise)).ids).all()
-    several = ModelViewer.load([tiny_run, tiny_run / "step-0"], device="cpu")
-    assert list(several.models) == [f"{tiny_run} · step 0", f"{tiny_run} · step 1", f"{tiny_run / 'step-0'}"]
+    several = ModelViewer.load([tiny_run, tiny_run / "step-2"], device="cpu")
+    assert list(several.models) == [f"{tiny_run} · step 0", f"{tiny_run} · step 1", f"{tiny_run / 'step-2'}"]
+
+
+def test_equal_models_are_shown_once(tiny_run: Path, tmp_path: Path) -> None:
+    again, renamed = tmp_path / "again.safetensors", tmp_path / "renamed.safetensors"
+    model = Model.open(tiny_run, 0, "cpu")
+    replace(model, history=[{"new_classes": [], "method": "none"}]).save(again)
+    replace(model, classes=("background", "ring", "square")).save(renamed)
+    viewer = ModelViewer.load([tiny_run, again, renamed], device="cpu")
+    assert list(viewer.models) == [f"{tiny_run} · step 0", f"{tiny_run} · step 1", str(renamed)]
+    assert viewer.repeated == [str(again)]
+    assert viewer.refreshed() is viewer
+    finish_third_step(tiny_run)
+    later = viewer.refreshed()
+    assert [name for name in later.models if name not in viewer.models] == [f"{tiny_run} · step 2"]
+    assert later.repeated == [str(again)]
 
 
 def finish_third_step(run: Path) -> None:
@@ -123,6 +140,20 @@ def test_the_page_answers_on_this_machine_only(page: Any, noise: Image.Image, tm
         address = next((found[4][0] for found in socket.getaddrinfo(socket.gethostname(), port, socket.AF_INET)), "")
         if not str(address).startswith("127."):
             assert other.connect_ex((address, port)) != 0
+
+
+@needs_gradio
+def test_an_upload_that_cannot_be_read_is_explained(page: Any, noise: Image.Image, tmp_path: Path) -> None:
+    from gradio_client import Client, handle_file
+    from gradio_client.exceptions import AppError
+
+    noise.save(tmp_path / "cut.png")
+    (tmp_path / "cut.png").write_bytes((tmp_path / "cut.png").read_bytes()[:5000])
+    (tmp_path / "text.png").write_text("not an image")
+    client = Client(page.local_url, verbose=False, analytics_enabled=False)
+    for name, sentence in (("cut", "this image cannot be read .*is the file complete"), ("text", "is not an image")):
+        with pytest.raises(AppError, match=sentence):
+            client.predict(handle_file(tmp_path / f"{name}.png"), api_name="/look")
 
 
 @needs_gradio

@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from incseg.console import Console
+from incseg.console import WIDEST, Console, quietly
 from incseg.engine.display import LINES, LiveDisplay, Status, display_for
 
 
@@ -86,3 +86,18 @@ def test_ending_twice_or_before_the_beginning_is_fine() -> None:
     assert isinstance(console.file, io.StringIO)
     shown = console.file.getvalue()
     assert shown.count("\x1b[?25h") == shown.count("\x1b[?25l") == 1  # the cursor was hidden once and is back
+
+
+@pytest.mark.parametrize("width", [30, 60, 200])
+def test_a_window_of_any_width_gets_two_lines(width: int) -> None:
+    """Lines that were broken would stay behind when they are drawn again, also after the window has become narrower."""
+    shown = learn(epochs=2, terminal=True, width=width)
+    last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.split("\x1b[2K")[-1])
+    lines = [line.rstrip() for line in last.splitlines() if line.strip()]
+    assert len(lines) == 2
+    assert max(map(len, lines)) <= min(width, WIDEST)
+
+
+def test_quietly_nothing_is_shown() -> None:
+    with quietly():
+        assert learn(epochs=2, terminal=False) == learn(epochs=2, terminal=True) == ""

@@ -1,6 +1,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from incseg.errors import InputError
 from incseg.loading import stack
 from incseg.models import Architecture
 from incseg.models.storage import describe_model
+from incseg.run_folder import Run
 
 QUICK = {"optim": {"epochs": 1, "batch_size": 4}, "data": {"crop_size": 32, "workers": 0},
          "engine": {"accelerator": "cpu", "pictures": 1}}  # fmt: skip
@@ -51,9 +53,12 @@ def folder(tmp_path: Path) -> Folder:
     return write
 
 
-def test_a_model_learns_more_and_can_learn_more_again(tiny_model: Model, folder: Folder, tmp_path: Path) -> None:
+def test_a_model_learns_more_and_can_learn_more_again(
+    tiny_model: Model, folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = {name: tensor.clone() for name, tensor in tiny_model.segmenter.state_dict().items()}
-    bigger = incseg.extend(tiny_model, folder("new", "ring", "flower"), tmp_path / "bigger", settings=QUICK)
+    given = replace(tiny_model, colours="voc")
+    bigger = incseg.extend(given, folder("new", "ring", "flower"), tmp_path / "bigger", settings=QUICK)
     biggest = incseg.extend(tmp_path / "bigger", folder("more", "moon"), tmp_path / "biggest", settings=QUICK)
     assert bigger.classes == (*tiny_model.classes, "ring", "flower")
     assert biggest.classes == (*bigger.classes, "moon")
@@ -67,8 +72,13 @@ def test_a_model_learns_more_and_can_learn_more_again(tiny_model: Model, folder:
         assert {path.name for path in (tmp_path / name).iterdir()} >= {
             "config.yaml", "result.json", "metrics.jsonl", "step-0", "step-1", "MODEL_CARD.md"
         }  # fmt: skip
+    assert biggest.colours == biggest.predict(np.zeros((40, 40, 3), np.uint8)).colours == "voc", "the given model's"
     assert run("report", tmp_path / "biggest", "--out", tmp_path / "report.html") == 0
+    assert "<h1>bigger + moon</h1>" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    capsys.readouterr()
     assert run("eval", tmp_path / "biggest") == 0
+    assert "bigger + moon: mIoU" in capsys.readouterr().out
+    assert Run.read(tmp_path / "bigger").title == "4 classes + ring, flower", "of a model that lies nowhere"
 
 
 def test_the_command_says_before_and_after_and_writes_a_card(

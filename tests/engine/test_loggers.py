@@ -75,6 +75,17 @@ def test_tensorboard_gets_losses_scores_and_pictures(quick_config: MakeConfig, p
     assert outcome(run) == outcome(plain_run)
 
 
+def test_a_shared_first_step_is_in_tensorboard_once(quick_config: MakeConfig, plain_run: Path, tmp_path: Path) -> None:
+    for _ in range(2):  # the second time there is nothing left to do
+        result = train(with_loggers(quick_config, "tensorboard"), tmp_path / "run", first_step=plain_run)
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"), size_guidance={IMAGES: 0}).Reload()
+    assert [event.value for event in events.Scalars("miou/all")] == pytest.approx(
+        [step["miou"]["all"] for step in result["steps"]]
+    )
+    (tag,) = events.Tags()["images"]
+    assert [event.step for event in events.Images(tag)] == [0, 1]
+
+
 @needs("wandb")
 def test_wandb_offline_gets_the_run_and_takes_it_up_again(
     quick_config: MakeConfig, plain_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from incseg.images import palette
+from incseg.colours import palette
 from incseg.report.page import write_report
 from sample_runs import NAMES, write_run
 
@@ -232,6 +232,21 @@ def test_150_classes_stay_usable(tmp_path: Path, open_page: OpenPage) -> None:
 @pytest.mark.parametrize("width", [320, PHONE, 768, DESK])
 def test_nothing_is_wider_than_the_screen(width: int, report: Path, open_page: OpenPage) -> None:
     assert open_page(report, width=width).evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_tables_are_whole_on_a_phone(tmp_path: Path, open_page: OpenPage) -> None:
+    names = ["background", "road", "sidewalk", "building", "pole", "plants", "person", "bicycle", "motorcycle", "fence"]
+    runs = [write_run(tmp_path / name, name, classes=names, task="5-2") for name in ("ft", "mib", "mib+ucd")]
+    write_report(runs, tmp_path / "report.html")
+    page = open_page(tmp_path / "report.html", width=390)
+    page.locator("details").first.evaluate("d => { d.open = true; }")
+    boxes = page.locator(".scroll:visible")
+    assert boxes.count() == 7
+    assert boxes.evaluate_all("all => all.filter((box) => box.scrollWidth > box.clientWidth).length") == 0
+    first = page.locator("#summary td[data-label='1-5']").first
+    assert first.evaluate("cell => getComputedStyle(cell, '::before').content") == '"1-5 "'
+    bar, number = page.locator(".bar svg").first.bounding_box(), page.locator(".bar span").first.bounding_box()
+    assert bar["x"] >= number["x"] + number["width"], "a bar stands beside its number"
 
 
 CONTRAST = """() => {

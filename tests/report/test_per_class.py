@@ -1,5 +1,8 @@
+from dataclasses import replace
+
 import pytest
 
+from incseg.report.page import render
 from incseg.report.per_class import forgetting, iou_over_steps, most_confused, sparse_shares
 from incseg.run_folder import Run
 from sample_runs import NAMES
@@ -36,3 +39,13 @@ def test_mistakes_come_largest_first_and_the_diagonal_is_none() -> None:
     assert [(m.truth, m.prediction) for m in mistakes] == [("dog", "background"), ("dog", "cat"), ("background", "cat")]
     assert [m.share for m in mistakes] == pytest.approx([0.75, 0.245, 0.1])
     assert len(most_confused(MATRIX, CLASSES, most=1)) == 1
+
+
+def test_what_rounds_to_zero_is_neither_a_loss_nor_a_gain(runs: list[Run]) -> None:
+    classes = {NAMES[1]: -0.0004, NAMES[2]: -0.0006}
+    run = replace(runs[1], result=runs[1].result | {"forgetting": {"classes": classes, "mean": -0.0}})
+    bars = [row[0] for _, row in forgetting([run])]
+    assert [(bar.text, bar.length, bar.improved) for bar in bars] == [
+        ("0.0", 0.0, False), ("-0.1", 0.1, True), ("0.0", 0.0, False)
+    ]  # fmt: skip
+    assert "-0.0" not in render([run]), "anywhere on the page"

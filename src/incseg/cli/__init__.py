@@ -12,7 +12,7 @@ import incseg
 from incseg import registry
 from incseg.cli import bench, data, deploy, extending, listing, train
 from incseg.cli.arguments import is_setting, read_arguments, settings_shown, show_help
-from incseg.console import Console, is_rank_zero
+from incseg.console import Console, is_rank_zero, quietly
 from incseg.errors import IncompleteError, InputError, TrainingError, closest
 
 Command = Callable[..., None]
@@ -49,7 +49,8 @@ COMMANDS: dict[str, Command | Group] = {
 }
 DESCRIPTION = f"""{incseg.__doc__}
 
-Every command also takes --plugin FILE, as often as needed: a Python file that registers methods or datasets of yours.
+Every command also takes --plugin FILE, as often as needed: a Python file that registers methods or datasets of yours;
+and --quiet, to print results and warnings only.
 'incseg COMMAND --help' explains a command, 'incseg --version' prints the version."""
 RESUMABLE = ("demo", "train", "extend", "reproduce")
 
@@ -59,9 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     errors = Console(stderr=True)
     try:
+        quiet, words = "--quiet" in words, [word for word in words if word != "--quiet"]
         plugins, words = _take_plugins(words)
         _load_plugins(plugins, needed=words[:1] != ["list"])
-        _run(Group(DESCRIPTION, COMMANDS), words, "incseg")
+        with quietly(quiet):
+            _run(Group(DESCRIPTION, COMMANDS), words, "incseg")
     except (InputError, TrainingError, IncompleteError) as error:
         if is_rank_zero():
             errors.say(f"incseg: {error}")

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import tyro
 
 from incseg.cli.arguments import DEFAULT, takes_settings
+from incseg.cli.early import refuse_missing_data, refuse_unknown_dataset
 from incseg.config import DataConfig, Layer, load_recipe, merge
 from incseg.console import Console, progress_of
 from incseg.errors import IncompleteError, InputError
@@ -49,10 +50,13 @@ def split(
     data = {name: value for name, value in (("root", data_root), ("splits", splits)) if value is not None}
     config = load_recipe(recipe, merge(settings or {}, {"data": data}))
 
+    refuse_missing_data(config)
+
     from incseg.curriculum import build_curriculum
     from incseg.protocol import Protocol
 
-    curriculum = build_curriculum(Protocol.parse(config.protocol), config.data, Console(stderr=True).say)
+    aside = Console(stderr=True)
+    curriculum = build_curriculum(Protocol.parse(config.protocol), config.data, aside.say, aside.mention)
     described = curriculum.describe()
     console = Console()
     for step in described["steps"]:
@@ -83,15 +87,19 @@ def check(
         from_: format of a folder of your own, as for 'incseg data convert'.
         unlabelled: how pixels that no annotation covers are read from such a format.
     """
+    refuse_unknown_dataset(name)
+
     from incseg.datasets import dataset_entry
-    from incseg.datasets.check import KINDS, examine
-    from incseg.datasets.doubts import doubts, nothing_labelled
-    from incseg.report import dataset_check as dataset
 
     entry, console = dataset_entry(name), Console()
     sheet = out or Path("runs") / f"{name}-check.png"
     usable_file(sheet)
     source = entry.read(data_root, DataConfig(format=from_, unlabelled=unlabelled))
+
+    from incseg.datasets.check import KINDS, examine  # only now: PyTorch takes seconds, a refusal above should not
+    from incseg.datasets.doubts import doubts, nothing_labelled
+    from incseg.report import dataset_check as dataset
+
     for note in source.notes:
         console.say(note)
     found = {}
@@ -101,7 +109,7 @@ def check(
     console.show(dataset.frequencies(source.classes, found))
     console.show(dataset.overview(name, found, entry.published_images))
     with replacing(sheet) as temporary:
-        dataset.picture_sheet(source, found).savefig(temporary, format="png")
+        dataset.picture_sheet(source, found, entry.colours).savefig(temporary, format="png")
     console.say(f"pictures: {sheet}")
     for sentence in doubts(entry, source.classes, found):
         console.say(f"worth a look: {sentence}")

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import tyro
 
 from incseg.cli.arguments import ModelPath, OptionalStep
+from incseg.cli.early import refuse_missing_models
 from incseg.console import Console
 from incseg.errors import InputError
 from incseg.protocol import count_classes
@@ -39,12 +40,15 @@ def import_model(
         std: standard deviation per channel, likewise.
     """
     from incseg.datasets.source import read_lines
+
+    names = read_lines(classes)
+
     from incseg.deploy.import_model import read_checkpoint
     from incseg.deploy.model_card import write_card
     from incseg.files import usable_folder
 
     usable_folder(out)
-    model = read_checkpoint(checkpoint, kind, encoder, read_lines(classes), mean or None, std or None)
+    model = read_checkpoint(checkpoint, kind, encoder, names, mean or None, std or None)
     model.save(out / "model.safetensors")
     write_card(model, out)
     Console().say(f"{out} is written, with {count_classes(model.classes)}; its outputs equal those of {checkpoint}.")
@@ -78,6 +82,8 @@ def predict(
         longest_side: reduce larger images to this before they are segmented; results have the size of the image.
         confidence: also write NAME.confidence.png, how probable the class of each pixel is: black 0, white 1.
     """
+    refuse_missing_models(model, step=step)
+
     from incseg.deploy.model import open_model
     from incseg.deploy.predict import predict_files
 
@@ -110,6 +116,8 @@ def export(
         format: onnx or pt2.
         step: which step of a run.
     """
+    refuse_missing_models(model, step=step)
+
     from incseg.deploy.export import export as write
     from incseg.deploy.model import open_model
 
@@ -136,8 +144,10 @@ def serve(
         port: port to listen on.
         device: auto, cpu, cuda or mps.
     """
-    from incseg.deploy.serve import serve as open_page
-
     if not models:
         raise InputError("name at least one model: incseg serve MODEL.")
+    refuse_missing_models(*models)
+
+    from incseg.deploy.serve import serve as open_page
+
     open_page(models, host, port, device)

@@ -8,6 +8,7 @@ import tyro
 
 import incseg
 from incseg.cli.arguments import DEFAULT, ModelPath, OptionalFolder, OptionalStep, takes_settings
+from incseg.cli.early import refuse_missing_models, refuse_unknown_method
 from incseg.config import Layer
 from incseg.console import Console, is_rank_zero
 from incseg.errors import InputError
@@ -51,6 +52,9 @@ def extend(
         seed: every random choice follows from it.
         settings: any of the settings below, by section and name.
     """
+    refuse_missing_models(model, step=step)
+    refuse_unknown_method(method or "")
+
     from incseg.engine.extend import before_and_after
 
     console = Console()
@@ -85,6 +89,8 @@ def statistics(
         device: auto, cpu, cuda or mps.
         workers: processes that load images.
     """
+    refuse_missing_models(model, step=step)
+
     from incseg.deploy.statistics import gather_statistics
 
     given, processes = incseg.load(model, step, device), min(workers, os.cpu_count() or 1)
@@ -112,9 +118,11 @@ def merge(
         out: folder of the result, a model like any other.
         base: the model that both were extended from.
     """
+    _refuse_existing(out)
+    refuse_missing_models(first, second, *([] if base is None else [base]))
+
     from incseg.deploy.combine import merge as merged
 
-    _refuse_existing(out)
     one, two = (incseg.load(path, device="cpu") for path in (first, second))
     result = merged(one, two, None if base is None else incseg.load(base, device="cpu"))
     _write(result, out, f"Merged from {first} and {second} by adding their statistics; no image was needed.")
@@ -141,11 +149,13 @@ def forget(
         out: folder of the result, a model like any other.
         learnt_in: the run that learnt them, if the model has been extended again since.
     """
-    from incseg.deploy.combine import forget as without
-
     if not classes:
         raise InputError("name the class to forget: incseg forget MODEL CLASS --out DIR.")
     _refuse_existing(out)
+    refuse_missing_models(model)
+
+    from incseg.deploy.combine import forget as without
+
     result = without(incseg.load(model, device="cpu"), classes, learnt_in)
     _write(result.model, out, result.remark)
 

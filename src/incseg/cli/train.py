@@ -7,6 +7,7 @@ from typing import Annotated
 import tyro
 
 from incseg.cli.arguments import DEFAULT, Names, OptionalFile, OptionalFolder, OptionalStep, takes_settings
+from incseg.cli.early import refuse_missing_data, refuse_unknown_method
 from incseg.config import SCORING, Layer, load_recipe, merge, recipe_names
 from incseg.console import Console, is_rank_zero
 from incseg.errors import InputError
@@ -86,6 +87,9 @@ def train(
     name = recipe if recipe in recipe_names() else config.protocol
     folder = out or Path("runs") / name.replace("/", "-") / f"{config.method}-seed{config.seed}"
 
+    refuse_unknown_method(config.method)
+    refuse_missing_data(config)
+
     from incseg.engine import assembly  # only now: PyTorch takes seconds, a refusal above should not
 
     console = Console()
@@ -119,6 +123,14 @@ def evaluate(
         data_root: folder of the run's dataset, if it has moved since the training.
         settings: any of the settings below, by section and name.
     """
+    from incseg.run_folder import RunFolder
+
+    if data is None and not RunFolder(run).config.is_file():
+        raise InputError(
+            f"{run} is not the folder of a run: it holds no {RunFolder(run).config.name}. To score a model on a folder "
+            "of images, add --data DIR."
+        )
+
     from incseg.cli.scores import score_model, score_run
 
     if out is not None:
@@ -200,6 +212,10 @@ def reproduce(
         dry_run: print the commands, one per line, and run nothing.
         settings: any of the settings below, by section and name.
     """
+    from incseg.paper import read_table
+
+    read_table(table)  # refused before PyTorch is imported, if there is none
+
     from incseg.paper.plan import make_plan
     from incseg.paper.reproduce import reproduce_table
 

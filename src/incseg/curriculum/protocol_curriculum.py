@@ -27,13 +27,22 @@ from incseg.protocol import Protocol, Step, class_order
 MASKS_PER_LINE = 2000  # read between two lines of a progress report
 
 
-def build_curriculum(protocol: Protocol, data: DataConfig, say: Callable[[str], None] | None = None) -> Curriculum:
-    """Open the dataset and check every mask against the protocol; ``say`` gets a line at a time on how it goes."""
+def build_curriculum(
+    protocol: Protocol,
+    data: DataConfig,
+    say: Callable[[str], None] | None = None,
+    mention: Callable[[str], None] | None = None,
+) -> Curriculum:
+    """Open the dataset and check every mask against the protocol.
+
+    ``say`` gets what a person should know, ``mention`` (by default ``say``) a line at a time on how it goes.
+    """
     say = say or (lambda _: None)
+    mention = mention or say
 
     def report_progress(done: int, total: int) -> None:
         if done % MASKS_PER_LINE == 0:
-            say(f"reading which classes each mask shows: {done} of {total}")
+            mention(f"reading which classes each mask shows: {done} of {total}")
 
     source = open_source(protocol.dataset, data.root, data)
     for note in source.notes:

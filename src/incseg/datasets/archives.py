@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
-from torchvision.datasets.utils import check_integrity
-
 from incseg.datasets.source import ReportProgress
 from incseg.errors import InputError
 
@@ -44,19 +42,25 @@ class Archive:
         """The file's name."""
         return self.url.rsplit("/", 1)[-1]
 
+    def is_in(self, file: Path) -> bool:
+        """Whether a file is this archive, whole."""
+        from torchvision.datasets.utils import check_integrity  # noqa: PLC0415 - it takes seconds to import
+
+        return bool(check_integrity(file, self.md5))
+
 
 def fetch(archive: Archive, folder: Path, report_progress: ReportProgress) -> Path:
     """The path of an archive whose checksum is right: the file in the folder, or else downloaded to it."""
     path = folder / archive.name
     expected = f"have the checksum of {archive.url} (md5 {archive.md5})"
     if path.is_file():
-        if not check_integrity(path, archive.md5):
+        if not archive.is_in(path):
             raise InputError(f"{path} does not {expected}: delete it, and run the same command again to download it.")
         return path
     folder.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.part")
     _download(archive, partial, report_progress)
-    if not check_integrity(partial, archive.md5):
+    if not archive.is_in(partial):
         partial.unlink()
         raise InputError(f"what arrived for {path} did not {expected}: run the same command to download it again.")
     return partial.replace(path)

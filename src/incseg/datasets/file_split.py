@@ -2,18 +2,21 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from incseg.datasets.source import Split
 from incseg.errors import InputError
 from incseg.images import ClassIds, check_image, image_shape, read_image, read_mask
-from incseg.sizes import Size
 
 NOT_LISTED = -1  # in a table: no class has this value
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from incseg.sizes import Size
 
 
 class FileSplit(Split):
@@ -40,11 +43,11 @@ class FileSplit(Split):
         images, masks = ([files[index] for index in indices] for files in (self.images, self.masks))
         return FileSplit([self.ids[index] for index in indices], images, masks, self.table)
 
-    def image(self, index: int) -> Tensor:
+    def image(self, index: int) -> "Tensor":
         """(3, H, W) uint8 RGB."""
         return image_tensor(self.images[index])
 
-    def mask(self, index: int) -> Tensor:
+    def mask(self, index: int) -> "Tensor":
         """(H, W) class ids; refuses a mask of colours or one whose size is not its image's."""
         path = self.masks[index]
         ids = read_mask(path, self.images[index])
@@ -52,7 +55,7 @@ class FileSplit(Split):
             if ids.max(initial=0) >= len(self.table):
                 raise InputError(f"the mask {path} holds the id {ids.max()}, which this dataset does not have.")
             ids = self._translated(ids, path)
-        return torch.from_numpy(ids)
+        return as_tensor(ids)
 
     def _translated(self, values: ClassIds, path: Path) -> NDArray[np.uint8]:
         assert self.table is not None
@@ -65,7 +68,7 @@ class FileSplit(Split):
             )
         return ids.astype(np.uint8)
 
-    def shape(self, index: int) -> Size:
+    def shape(self, index: int) -> "Size":
         """As the header of the image says."""
         return image_shape(self.images[index])
 
@@ -88,6 +91,13 @@ class FileSplit(Split):
         return "\n".join(stats) + ("" if self.table is None else self.table.tobytes().hex())
 
 
-def image_tensor(path: Path) -> Tensor:
+def image_tensor(path: Path) -> "Tensor":
     """(3, H, W) uint8 RGB of an image file."""
-    return torch.from_numpy(read_image(path)).permute(2, 0, 1)
+    return as_tensor(read_image(path)).permute(2, 0, 1)
+
+
+def as_tensor(values: NDArray[Any]) -> "Tensor":
+    """The same values; PyTorch is imported only here, as a dataset can be opened, or refused, without it."""
+    import torch  # noqa: PLC0415
+
+    return torch.from_numpy(values)

@@ -137,7 +137,7 @@ def build_augmented(voc: Path, boundaries: Path, report_progress: ReportProgress
                 shutil.copyfile(voc / "SegmentationClass" / f"{name}.png", folder / f"{name}.png")
             else:
                 contents = read_matlab(boundaries / "cls" / f"{name}.mat")
-                index_image(contents["GTcls"][0]["Segmentation"][0]).save(folder / f"{name}.png")
+                index_image(contents["GTcls"][0]["Segmentation"][0], "voc").save(folder / f"{name}.png")
 
         for _ in in_threads(write, len(names), report_progress):
             pass

@@ -9,16 +9,19 @@ import itertools
 from collections.abc import Callable, Iterator
 from functools import cache, cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from incseg.datasets.file_split import as_tensor
 from incseg.datasets.source import Source, Split, dataset
 from incseg.errors import InputError
 from incseg.protocol import IGNORE
 from incseg.seeding import seed_from
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Array = NDArray[np.float64]
 Region = NDArray[np.bool_]
@@ -86,25 +89,25 @@ class ShapesSplit(Split):
         self.ids = [f"{split}-{index:04d}" for index in range(length)]
 
     @cached_property
-    def _drawn(self) -> list[tuple[Tensor, Tensor]]:
+    def _drawn(self) -> list[tuple["Tensor", "Tensor"]]:
         return [draw(seed_from("shapes", self.split, index), self.size) for index in range(len(self))]
 
-    def image(self, index: int) -> Tensor:
+    def image(self, index: int) -> "Tensor":
         """(3, S, S) uint8 RGB."""
         return self._drawn[index][0]
 
-    def mask(self, index: int) -> Tensor:
+    def mask(self, index: int) -> "Tensor":
         """(S, S) uint8 ids into ``CLASSES``, 255 on the outlines."""
         return self._drawn[index][1]
 
 
-def pictures_of(name: str) -> Iterator[Tensor]:
+def pictures_of(name: str) -> Iterator["Tensor"]:
     """Endless pictures (3, S, S) of one class alone; an example of a generator for ``--recall.generator``."""
     for index in itertools.count():
         yield draw(seed_from("shapes", "pictures", name, index), only=CLASSES.index(name))[0]
 
 
-def draw(seed: int, size: int = SIZE, only: int | None = None) -> tuple[Tensor, Tensor]:
+def draw(seed: int, size: int = SIZE, only: int | None = None) -> tuple["Tensor", "Tensor"]:
     """One image (3, S, S) and its mask (S, S), from a seed; of all classes, or of one."""
     rng = np.random.default_rng(seed)
     rows, columns = np.mgrid[0:size, 0:size] / size
@@ -115,7 +118,7 @@ def draw(seed: int, size: int = SIZE, only: int | None = None) -> tuple[Tensor, 
         _draw_object(rng, image, mask, only or class_id, rows, columns)
     noisy = image + rng.normal(0, 0.03, image.shape)
     pixels = (noisy.clip(0, 1) * 255).astype(np.uint8)
-    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous(), torch.from_numpy(mask)
+    return as_tensor(pixels).permute(2, 0, 1).contiguous(), as_tensor(mask)
 
 
 def _background(rng: np.random.Generator, rows: Array, columns: Array) -> Array:

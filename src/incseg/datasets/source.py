@@ -4,16 +4,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from torch import Tensor
-
+from incseg import registry
+from incseg.colours import DISTINCT, Colours
 from incseg.config import DataConfig
 from incseg.errors import InputError
 from incseg.files import read_text
 from incseg.protocol import IGNORE, count_classes
 from incseg.registry import Registry
-from incseg.sizes import Size
+
+if TYPE_CHECKING:  # PyTorch takes seconds: a dataset that is not there is refused without it
+    from torch import Tensor
+
+    from incseg.sizes import Size
 
 # How the images of a dataset are shared out in the disjoint setting; see curriculum/rules.py.
 Disjoint = Literal["plain", "balanced"]
@@ -39,14 +43,14 @@ class Split(ABC):
         return len(self.ids)
 
     @abstractmethod
-    def image(self, index: int) -> Tensor:
+    def image(self, index: int) -> "Tensor":
         """(3, H, W) uint8 RGB."""
 
     @abstractmethod
-    def mask(self, index: int) -> Tensor:
+    def mask(self, index: int) -> "Tensor":
         """(H, W) integer class ids of the dataset: 0 background, 255 ignored."""
 
-    def shape(self, index: int) -> Size:
+    def shape(self, index: int) -> "Size":
         """Height and width, if possible without decoding anything."""
         mask = self.mask(index)
         return mask.shape[0], mask.shape[1]
@@ -137,6 +141,8 @@ class DatasetEntry:
     """What 'incseg data check' asks, if anything, about a copy in which these ids occur."""
     takes_settings: bool = False
     """Whether ``open`` takes the settings of the data too, besides the folder."""
+    colours: Colours = DISTINCT
+    """The palette in which its classes are drawn."""
 
     def read(self, root: Path | None, data: DataConfig | None = None) -> Source:
         """Open the dataset in a folder, as the settings say."""
@@ -160,7 +166,7 @@ class DatasetEntry:
         )
 
 
-DATASETS = Registry[DatasetEntry]("dataset", "incseg.datasets")
+DATASETS: Registry[DatasetEntry] = registry.DATASETS
 
 
 def dataset(
@@ -171,6 +177,7 @@ def dataset(
     disjoint: Disjoint = "plain",
     doubt: Doubt | None = None,
     takes_settings: bool = False,
+    colours: Colours = DISTINCT,
 ) -> Callable[[Opener], Opener]:
     """Register ``open(root) -> Source``, or ``open(root, settings)``, under a name.
 
@@ -180,7 +187,7 @@ def dataset(
     def register(opener: Opener) -> Opener:
         if "/" in name or not name:
             raise InputError(f"a dataset cannot be called '{name}': it is the first word of DATASET/TASK/SETTING.")
-        entry = DatasetEntry(name, summary, opener, tasks, published_images, disjoint, doubt, takes_settings)
+        entry = DatasetEntry(name, summary, opener, tasks, published_images, disjoint, doubt, takes_settings, colours)
         DATASETS.add(entry, opener)
         return opener
 

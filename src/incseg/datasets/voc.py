@@ -19,6 +19,7 @@ TRAIN_LISTS = ("train_aug.txt", "trainaug.txt")  # both spellings are in use
     "Pascal VOC 2012 with augmented masks, 20 classes",
     tasks=("19-1", "15-5", "15-1", "10-10", "10-1", "offline"),
     published_images=(10582, 1449),
+    colours="voc",
 )
 def open_voc(root: Path | None) -> Source:
     """Read the image lists; ``root`` is the VOC2012 folder or a folder above it."""

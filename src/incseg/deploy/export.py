@@ -86,6 +86,7 @@ def _metadata(model: Model) -> dict[str, str]:
         "architecture": model.segmenter.architecture.model_dump(mode="json"),
         "head_sizes": model.segmenter.classifier.head_sizes,
         "history": list(model.history),
+        "colours": model.colours,
         "contract": _contract(model.segmenter.architecture.longest_side),
     }
     return {

@@ -48,7 +48,7 @@ class Model(TrainedModel):
             batch = torch.stack([torch.tensor(images[index]).permute(2, 0, 1) for index in chosen])
             for index, (ids, *likely) in zip(chosen, predict_maps(self.segmenter, batch, read, tile), strict=True):
                 maps = [each.numpy() for each in likely]
-                predictions[index] = Prediction(images[index], ids.numpy(), self.classes, *maps)
+                predictions[index] = Prediction(images[index], ids.numpy(), self.classes, self.colours, *maps)
         return [predictions[index] for index in range(len(images))]
 
     def limited_to(self, longest_side: int) -> "Model":

@@ -5,9 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rich.progress import Progress
-
-from incseg.console import Console
+from incseg.console import Console, progress_of
 from incseg.deploy.model import Model
 from incseg.errors import IncompleteError, InputError
 from incseg.files import usable_folder
@@ -15,6 +13,8 @@ from incseg.images import ImageFile, Pixels, find_images, read_image
 from incseg.models.segmenter import STRIDE
 from incseg.models.tiles import OVERLAP, TILE
 from incseg.sizes import far_from_training, reduced_size
+
+PATIENCE = 5.0  # seconds before a log is told how far it is
 
 
 @dataclass
@@ -53,15 +53,14 @@ def predict_files(
     files = find_images(images, leave_out=out)
     console = console or Console()
     tally, warning = Tally(), ""
-    with Progress(console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task("predicting", total=len(files))
+    with progress_of("predicting", console, patience=PATIENCE) as advance:
         for batch in _batches(files, batch_size, tally, console):
             warning = warning or _warned(model, batch, console)
             predictions = model.predict_all([pixels for _, pixels in batch], tile, confidence=confidence)
             for (file, _), prediction in zip(batch, predictions, strict=True):
                 prediction.save(out / file.name)
                 tally.written += 1
-            progress.update(task, completed=tally.written + len(tally.failed))
+            advance(tally.written + len(tally.failed), len(files))
     console.say(f"{tally.written} of {len(files)} images segmented: {out}")
     if tally.failed:
         raise IncompleteError(

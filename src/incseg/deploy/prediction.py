@@ -2,19 +2,20 @@
 
 import json
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from incseg.colours import DISTINCT, Colours, palette
 from incseg.files import replacing
-from incseg.images import Pixels, index_image, palette
+from incseg.fonts import Drawable, drawable
+from incseg.images import Pixels, index_image
 from incseg.protocol import BACKGROUND
 
 STRIP = 256  # rows coloured at a time, so that large images need no large float arrays
@@ -32,6 +33,7 @@ class Prediction:
         image: (H, W, 3) uint8 RGB, upright.
         ids: (H, W) uint8 channels, 0 background.
         classes: names by channel.
+        colours: the palette in which they are drawn.
         confidence: (H, W) float16, the probability of the class in ``ids``; None unless it was asked for.
         probabilities: (C, H, W) float16, of every class; None unless they were asked for.
     """
@@ -39,6 +41,7 @@ class Prediction:
     image: Pixels
     ids: NDArray[np.uint8]
     classes: tuple[str, ...]
+    colours: Colours = DISTINCT
     confidence: NDArray[np.float16] | None = None
     probabilities: NDArray[np.float16] | None = None
 
@@ -66,14 +69,14 @@ class Prediction:
 
     def index(self) -> Image.Image:
         """The ids as an index image with a palette."""
-        return index_image(self.ids)
+        return index_image(self.ids, self.colours)
 
     def overlay(self, shown: Collection[str] | None = None) -> Image.Image:
         """The image with its classes in colour, or only those named in ``shown``; background is not coloured."""
         visible = np.array([name in shown if shown is not None else True for name in self.classes])
         visible[BACKGROUND] = False
         ids = np.where(visible[self.ids], self.ids, BACKGROUND).astype(np.uint8)
-        outline, colours, pixels = _outline(ids), palette().astype(np.float32), self.image.copy()
+        outline, colours, pixels = _outline(ids), palette(self.colours).astype(np.float32), self.image.copy()
         for start in range(0, len(ids), STRIP):
             rows = slice(start, start + STRIP)
             opacity = np.where(outline[rows], 1, FILL) * (ids[rows] != BACKGROUND)
@@ -82,15 +85,20 @@ class Prediction:
 
     def picture(self) -> Image.Image:
         """The overlay above a legend of the classes in it; small images are magnified."""
-        found = {name: share for name, share in list(self.areas.items())[1:] if share > 0}
         overlay = magnified(self.overlay())
         overlay.thumbnail((JPEG_LIMIT, JPEG_LIMIT))
         width = max(overlay.width, READABLE)
-        strip = _legend({name: (self.classes.index(name), share) for name, share in found.items()}, width)
+        shares = enumerate(self.areas.values())
+        strip = _legend([self._entry(channel, share) for channel, share in shares if channel and share > 0], width)
         whole = Image.new("RGB", (width, overlay.height + strip.height), "white")
         whole.paste(overlay)
         whole.paste(strip, (0, overlay.height))
         return whole
+
+    def _entry(self, channel: int, share: float) -> "LegendEntry":
+        """A class in the legend: its colour, name and share; a name that no font can draw is replaced by its id."""
+        colour, area = tuple(palette(self.colours)[channel].tolist()), percentage(share)
+        return LegendEntry(colour, drawable(f"{self.classes[channel]} {area}", f"class {channel} {area}"))
 
     def save(self, stem: Path) -> list[Path]:
         """Write ``STEM.overlay.jpg``, ``STEM.classes.png`` and ``STEM.json``; returns the paths.
@@ -136,32 +144,40 @@ def _outline(ids: NDArray[np.uint8]) -> NDArray[np.bool_]:
     return edge
 
 
-def _legend(entries: dict[str, tuple[int, float]], width: int) -> Image.Image:
-    """A white strip of that width with the colour, name and share of each class, on as many lines as needed.
+@dataclass(frozen=True)
+class LegendEntry:
+    """A class in a picture: its colour, None for a remark without one, and what is written beside it."""
 
-    ``entries``: channel and share by name.
-    """
+    colour: tuple[int, ...] | None
+    label: Drawable
+
+    def font(self, size: int) -> ImageFont.FreeTypeFont:
+        """The font of that size that can draw the label."""
+        return _font(self.label.font, size)
+
+
+def _legend(entries: Sequence[LegendEntry], width: int) -> Image.Image:
+    """A white strip of that width with the colour, name and share of each class, on as many lines as needed."""
     size = max(10, round(width / 60))
-    font, line, gap = _font(size), round(1.8 * size), size
-    texts = {name: f"{name} {percentage(share)}" for name, (_, share) in entries.items()} or {"": "only background"}
-    x, y, places = gap, gap // 2, {}
-    for name, text in texts.items():
-        needed = round(1.5 * size + font.getlength(text))
+    line, gap = round(1.8 * size), size
+    x, y, places = gap, gap // 2, []
+    for entry in entries or [LegendEntry(None, drawable("only background", ""))]:
+        needed = round(1.5 * size + entry.font(size).getlength(entry.label.text))
         if x > gap and x + needed + gap > width:
             x, y = gap, y + line
-        places[name] = (x, y)
+        places.append((entry, x, y))
         x += needed + 2 * gap
     strip = Image.new("RGB", (width, y + line + gap // 2), "white")
     draw = ImageDraw.Draw(strip)
-    for name, (left, top) in places.items():
-        if name in entries:
-            colour = tuple(palette()[entries[name][0]].tolist())
-            draw.rectangle((left, top + size // 3, left + size, top + size // 3 + size), fill=colour)
-        draw.text((left + math.ceil(1.5 * size), top), texts[name], font=font, fill="black")
+    for entry, left, top in places:
+        if entry.colour is not None:
+            draw.rectangle((left, top + size // 3, left + size, top + size // 3 + size), fill=entry.colour)
+        middle = top + size // 3 + size // 2
+        start = (left + math.ceil(1.5 * size), middle)
+        draw.text(start, entry.label.text, font=entry.font(size), fill="black", anchor="lm")
     return strip
 
 
 @cache
-def _font(size: int) -> ImageFont.FreeTypeFont:
-    """Matplotlib's font: it covers more alphabets than Pillow's."""
-    return ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", size)
+def _font(file: Path, size: int) -> ImageFont.FreeTypeFont:
+    return ImageFont.truetype(file, size)

@@ -1,9 +1,11 @@
 """``incseg serve``: a web page where one drops an image and sees what each step of a model predicts."""
 
+import hashlib
 import html
 import ipaddress
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,13 +13,15 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image
+import torch
+from PIL import Image, UnidentifiedImageError
 
+from incseg.colours import DISTINCT, Colours, palette
 from incseg.console import Console
 from incseg.deploy.model import Model, open_model
 from incseg.deploy.prediction import Prediction, magnified, percentage
 from incseg.errors import InputError
-from incseg.images import palette, read_image
+from incseg.images import read_image
 from incseg.run_folder import RunFolder, model_file
 
 MOST_PIXELS = 25_000_000  # of an uploaded image: anyone who can reach the page may upload one
@@ -81,18 +85,29 @@ class ModelViewer:
             return self
 
     def _with(self, versions: Mapping[str, FileVersion]) -> "ModelViewer":
+        kept = {name for name in self.models if self.versions.get(name) == versions.get(name)}
         models = {
-            name: self.models[name]
-            if self.versions.get(name) == version
-            else open_model(version.file, device=self.device)
+            name: self.models[name] if name in kept else open_model(version.file, device=self.device)
             for name, version in versions.items()
         }
-        return replace(self, models=models, versions=versions)
+        first_named = {fingerprint(model): name for name, model in reversed(models.items())}
+        shown = {name: model for name, model in models.items() if name in first_named.values()}
+        return replace(self, models=shown, versions=versions)
+
+    @property
+    def repeated(self) -> list[str]:
+        """Models that equal one named before them, as an extension's step 0 equals the model it began with."""
+        return [name for name in self.versions if name not in self.models]
 
     @property
     def classes(self) -> tuple[str, ...]:
         """Background and the classes of all models, in the order they were learnt."""
         return tuple(dict.fromkeys(name for model in self.models.values() for name in model.classes))
+
+    @property
+    def colours(self) -> Colours:
+        """The palette of the first model; the others are drawn in it too, so that a colour means one class."""
+        return next((model.colours for model in self.models.values()), DISTINCT)
 
     def predict(self, image: Image.Image | None) -> Predictions:
         """Segment an image with every model; an id means the same class in all predictions."""
@@ -103,10 +118,12 @@ class ModelViewer:
                 f"this image is {image.width}×{image.height}: this page takes at most {MOST_PIXELS // 1_000_000} "
                 "million pixels; use 'incseg predict' for larger images."
             )
-        pixels, classes, predictions = read_image(image), self.classes, {}
+        with explained_uploads():
+            pixels = read_image(image)
+        classes, predictions = self.classes, {}
         for name, model in self.models.items():
             common_ids = np.array([classes.index(known) for known in model.classes], np.uint8)
-            predictions[name] = Prediction(pixels, common_ids[model.predict(pixels).ids], classes)
+            predictions[name] = Prediction(pixels, common_ids[model.predict(pixels).ids], classes, self.colours)
         return predictions
 
     def area_table(self, predictions: Predictions) -> str:
@@ -121,7 +138,7 @@ class ModelViewer:
             areas = [prediction[label] for prediction in shares]
             cells = [percentage(area) if is_known else "–" for area, is_known in zip(areas, known, strict=True)]
             faint = "" if any(areas) else " class='none'"
-            red, green, blue = palette()[channel]
+            red, green, blue = palette(self.colours)[channel]
             swatch = f"<i style='background: rgb({red} {green} {blue})'></i>"
             numbers = "".join(f"<td>{cell}</td>" for cell in cells)
             rows.append(f"<tr{faint}><td>{swatch}{html.escape(label)}</td>{numbers}</tr>")
@@ -131,6 +148,26 @@ class ModelViewer:
         """The image overlaid with the predictions of the named models, limited to the classes shown."""
         found = [predictions.get(name) for name in names]
         return [None if prediction is None else magnified(prediction.overlay(shown)) for prediction in found]
+
+
+def fingerprint(model: Model) -> bytes:
+    """Equal for models with the same classes and the same weights, wherever they lie."""
+    digest = hashlib.sha256(repr(model.classes).encode())
+    for name, tensor in sorted(model.segmenter.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy())
+    return digest.digest()
+
+
+@contextmanager
+def explained_uploads() -> Iterator[None]:
+    """Say in a sentence why an uploaded file cannot be read."""
+    try:
+        yield
+    except UnidentifiedImageError:
+        raise InputError("this file is not an image, or of a kind that cannot be read: try JPEG or PNG.") from None
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise InputError(f"this image cannot be read ({error}); is the file complete?") from None
 
 
 class LiveViewer:
@@ -160,8 +197,15 @@ def build_app(viewer: ModelViewer) -> Any:
         try:
             predictions = current.predict(image)
         except InputError as error:
-            raise gradio.Error(str(error)) from error
+            raise gradio.Error(str(error)) from None
         return predictions, current.area_table(predictions)
+
+    def receive(payload: Any) -> Any:
+        try:
+            with explained_uploads():
+                return as_usual(payload)
+        except InputError as error:
+            raise gradio.Error(str(error)) from None
 
     def offer(known: Sequence[str], shown: Sequence[str], *names: str) -> list[Any]:
         """What can be chosen now; ``known`` are the models and classes that this page has offered so far."""
@@ -184,6 +228,8 @@ def build_app(viewer: ModelViewer) -> Any:
             image = gradio.Image(
                 type="pil", image_mode=None, sources=["upload", "clipboard"], label="Your image", height=340
             )
+            as_usual = image.preprocess
+            image.__dict__["preprocess"] = receive  # gradio opens the file before it calls predict
             with gradio.Column():
                 shown = gradio.CheckboxGroup(labels, value=labels, label="Classes to show")
                 areas = gradio.HTML(viewer.area_table({}))
@@ -207,7 +253,8 @@ def build_app(viewer: ModelViewer) -> Any:
 
 def serve(models: Sequence[Path], host: str, port: int | None, device: str = "auto", *, block: bool = True) -> Any:
     """Open the page at ``host`` and ``port`` (the first free one from 7860 if None); returns gradio's app."""
-    app = build_app(ModelViewer.load(models, device))
+    viewer = ModelViewer.load(models, device)
+    app = build_app(viewer)
     import gradio  # noqa: PLC0415 - an extra
 
     theme = gradio.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
@@ -227,6 +274,8 @@ def serve(models: Sequence[Path], host: str, port: int | None, device: str = "au
         )
     except (OSError, OverflowError) as error:
         raise InputError(f"the page cannot be opened at {host}, port {port or '7860 to 7959'}: {error}") from None
+    for name in viewer.repeated:
+        Console().say(f"{name} equals a model named before it and is shown once.")
     Console().say(f"open {app.local_url} in a browser; stop with Ctrl+C.{_warning(host)}")
     if block:
         app.block_thread()

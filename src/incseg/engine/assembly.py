@@ -3,6 +3,7 @@
 import copy
 import os
 import platform
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from incseg import methods
 from incseg.config import RunConfig, differing_setting, flat_settings, from_yaml, to_yaml
 from incseg.console import Console
 from incseg.curriculum import build_curriculum
+from incseg.datasets import dataset_entry
 from incseg.engine.first_step import GivenModel, check_first_step, check_given_model, copy_first_step
 from incseg.engine.input_scale import remember_scale, scale_warning
 from incseg.engine.journal import Journal
@@ -29,6 +31,7 @@ from incseg.protocol import Protocol
 from incseg.run_folder import RunFolder
 from incseg.seeding import seed_from
 
+LINEAGE = ("colours", "extends")  # what a result says of where its model comes from; evaluating again keeps it
 NAMED = ("protocol", "method", "seed")  # fields of a result of their own, so not repeated among its settings
 
 
@@ -77,7 +80,7 @@ def train(
             with replacing(trainer.folder.config) as temporary:
                 temporary.write_text(to_yaml(config), encoding="utf-8")
         if first_step is not None:
-            copy_first_step(first_step, trainer.folder, trainer.method)
+            trainer.first_step_copied = copy_first_step(first_step, trainer.folder, trainer.method)
     fabric.barrier()
     try:
         with trainer.journal:
@@ -91,7 +94,8 @@ def build(
     config: RunConfig, out: Path, fabric: Fabric, console: Console | None = None, given: GivenModel | None = None
 ) -> Trainer:
     """Build everything a run needs, so that whatever is wrong with the input is found before training starts."""
-    say = console.say if console is not None and fabric.is_global_zero else None
+    heard = console if fabric.is_global_zero else None
+    say, mention = (heard.say, heard.mention) if heard is not None else (None, None)
     method, folder = _method(config), RunFolder(out)
     if given is not None:
         check_given_model(given, folder, method)
@@ -102,7 +106,7 @@ def build(
                 "none: gather them with 'incseg statistics MODEL --data DIR' while these images are at hand, or choose "
                 "a --method that trains."
             )
-    curriculum = build_curriculum(Protocol.parse(config.protocol), config.data, say)
+    curriculum = build_curriculum(Protocol.parse(config.protocol), config.data, say, mention)
     method.check(curriculum.steps, curriculum.classes)
     if given is None:
         student = _student(config, curriculum.steps[0].num_classes, pretrained=not folder.has_weights)
@@ -114,7 +118,7 @@ def build(
         say(f"warning: {warning}")
     _try_out(student, config.data.crop_size)
     method.check_network(student)
-    header = run_header(config, fabric)
+    header = run_header(config, fabric, _lineage(config, given))
     return Trainer(
         config=config,
         fabric=fabric,
@@ -183,13 +187,21 @@ def _try_out(student: Segmenter, crop_size: int) -> None:
         ) from error
 
 
-def run_header(config: RunConfig, fabric: Fabric) -> dict[str, Any]:
+def _lineage(config: RunConfig, given: GivenModel | None) -> dict[str, Any]:
+    """The palette of the classes, and for an extension which model is extended."""
+    if given is not None:
+        return {"colours": given.colours, "extends": given.name}
+    return {"colours": dataset_entry(Protocol.parse(config.protocol).dataset).colours}
+
+
+def run_header(config: RunConfig, fabric: Fabric, lineage: Mapping[str, Any]) -> dict[str, Any]:
     """The head of ``result.json``: what was run, on which machine and with which versions."""
     device = torch.cuda.get_device_name() if fabric.device.type == "cuda" else platform.machine()
     return {
         "protocol": config.protocol,
         "method": config.method,
         "seed": config.seed,
+        **lineage,
         "settings": {name: value for name, value in flat_settings(config).items() if name not in NAMED},
         "environment": {
             "incseg": incseg.__version__,

@@ -7,11 +7,12 @@ from datetime import timedelta
 from typing import Protocol
 
 from rich.console import Group
+from rich.constrain import Constrain
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from incseg.console import Console
+from incseg.console import WIDEST, Console, ProgressBar, decimal, unbroken
 
 LINES = 10  # per step, at most, where there is no terminal
 
@@ -47,7 +48,7 @@ class Status:
     @property
     def numbers(self) -> str:
         """The loss terms, and the latest mIoU with the step it belongs to."""
-        losses = "  ".join(f"{name} {value:.3f}" for name, value in self.losses.items())
+        losses = "  ".join(f"{name} {decimal(value, 3)}" for name, value in self.losses.items())
         return " · ".join(filter(None, (losses, self.scored)))
 
 
@@ -73,17 +74,16 @@ class LiveDisplay:
 
     def begin(self, status: Status) -> None:
         """Draw the bar."""
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
+        self._bar = ProgressBar(
+            self._console,
+            MofNCompleteColumn(table_column=unbroken()),
             TextColumn("ETA"),
-            TimeRemainingColumn(),
-            console=self._console,
+            TimeRemainingColumn(table_column=unbroken()),
         )
         self._task = self._bar.add_task(status.place, total=status.iterations, completed=status.done)
-        self._numbers = Text(status.numbers, style="dim")
-        self._live = Live(Group(self._bar, self._numbers), console=self._console, refresh_per_second=4)
+        self._numbers = Text(status.numbers, style="dim", no_wrap=True, overflow="ellipsis")
+        lines = Group(self._bar, Constrain(self._numbers, WIDEST))
+        self._live = Live(lines, console=self._console, refresh_per_second=4)
         self._live.start()
 
     def update(self, status: Status) -> None:
@@ -125,9 +125,9 @@ class PlainDisplay:
         return timedelta(seconds=round(pace * (status.iterations - status.done)))
 
     def _say(self, text: str) -> None:
-        self._console.say(text)
+        self._console.mention(text)
 
 
 def display_for(console: Console) -> Display:
-    """A bar for a terminal, lines for anything else."""
-    return LiveDisplay(console) if console.is_terminal else PlainDisplay(console)
+    """A bar for a terminal, lines for anything else; none of these lines is said where it is to be quiet."""
+    return LiveDisplay(console) if console.is_terminal and not console.results_only else PlainDisplay(console)

@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from incseg.batch import Batch
+from incseg.colours import Colours
 from incseg.config import RunConfig
 from incseg.curriculum.curriculum import Curriculum
 from incseg.datasets.reduced import usual_shapes
@@ -79,7 +80,9 @@ def loading_processes(config: RunConfig) -> int:
     return min(config.data.workers, os.cpu_count() or 1)
 
 
-def save_pictures(segmenter: Segmenter, names: Sequence[str], images: ScoredImages, folder: Path) -> None:
+def save_pictures(
+    segmenter: Segmenter, names: Sequence[str], images: ScoredImages, folder: Path, colours: Colours
+) -> None:
     """For each image: itself, its ground truth and the prediction, as ``NAME.{image.jpg,truth.png,prediction.png}``."""
     folder.mkdir(parents=True, exist_ok=True)
     segmenter.eval()
@@ -87,8 +90,8 @@ def save_pictures(segmenter: Segmenter, names: Sequence[str], images: ScoredImag
         image, truth, _ = images[position]
         prediction = predict_ids(segmenter, image[None])[0].cpu()
         Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / f"{name}.image.jpg", quality=92)
-        index_image(truth.numpy().astype(np.uint8)).save(folder / f"{name}.truth.png")
-        index_image(prediction.numpy()).save(folder / f"{name}.prediction.png")
+        index_image(truth.numpy().astype(np.uint8), colours).save(folder / f"{name}.truth.png")
+        index_image(prediction.numpy(), colours).save(folder / f"{name}.prediction.png")
 
 
 def side_by_side(folder: Path) -> Iterator[tuple[str, NDArray[np.uint8]]]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from incseg.loading import batches_per_epoch
 from incseg.metrics import mean
 from incseg.models.segmenter import STRIDE
 from incseg.models.storage import TrainedModel
-from incseg.run_folder import Run, RunFolder
+from incseg.run_folder import Run, RunFolder, model_name
 
 EPOCHS = 30  # the paper's, as long as that is neither too few nor too many iterations
 FEWEST, MOST = 800, 6000
@@ -141,21 +142,21 @@ def _announce(model: TrainedModel, source: Source, config: RunConfig, solves: bo
         f"batch {optim.batch_size}, crops of {config.data.crop_size}, "
         f"learning rate {optim.incremental_learning_rate:g}"
     )
-    console.say(f"{len(model.classes) - 1} classes + {', '.join(source.classes[1:])}: {config.method}{how}")
+    console.mention(f"{len(model.classes) - 1} classes + {', '.join(source.classes[1:])}: {config.method}{how}")
 
 
 def _given(model: TrainedModel) -> GivenModel:
     """The network with all that is remembered of its training; and for the model of a run, by which method."""
-    memory = model.remembered()
+    name = f"{len(model.classes) - 1} classes" if model.path is None else model_name(model.path)
+    given = GivenModel(model.segmenter, model.history, model.remembered(), colours=model.colours, name=name)
     place = RunFolder.holding(model.path) if model.path is not None else None
     if place is None:
-        return GivenModel(model.segmenter, model.history, memory)
+        return given
     run = from_yaml(place[0].config)
     try:
-        remembered_by = methods.parse(run.method, run.settings).first_step
+        return replace(given, remembered_by=methods.parse(run.method, run.settings).first_step)
     except InputError:  # a method that is not installed here any more: nothing can continue from what it remembers
-        remembered_by = ""
-    return GivenModel(model.segmenter, model.history, memory, remembered_by)
+        return given
 
 
 def before_and_after(run: Path) -> Table:

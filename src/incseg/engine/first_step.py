@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from incseg.colours import DISTINCT, Colours
 from incseg.config import SCORING, RunConfig, differing_setting, flat_settings, from_yaml
 from incseg.curriculum.curriculum import Curriculum
 from incseg.datasets import dataset_entry
@@ -99,11 +100,11 @@ def _same_first_data(theirs: RunConfig, scores: Mapping[str, Any], curriculum: C
     )
 
 
-def copy_first_step(source: Path, folder: RunFolder, method: Method) -> None:
-    """Copy step 0 of another run, and what was logged of it, unless this run has its own."""
+def copy_first_step(source: Path, folder: RunFolder, method: Method) -> bool:
+    """Copy step 0 of another run, and what was logged of it; returns False where this run has one already."""
     other = RunFolder(source)
     if folder.is_finished(0):
-        return
+        return False
     with replacing(folder.step(0)) as temporary:
         memory = folder.memory(0).name
         shutil.copytree(other.step(0), temporary, ignore=shutil.ignore_patterns(memory))
@@ -112,6 +113,7 @@ def copy_first_step(source: Path, folder: RunFolder, method: Method) -> None:
     shared = [line for line in lines if json.loads(line)["step"] == "step 0"]
     with replacing(folder.metrics) as temporary:
         temporary.write_text("".join(f"{line}\n" for line in shared), encoding="utf-8")
+    return True
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,10 @@ class GivenModel:
     memory: Mapping[str, Tensor] = field(default_factory=dict)
     remembered_by: str = ""
     """The method's :attr:`Method.first_step`: what made its training differ from plain cross-entropy."""
+    colours: Colours = DISTINCT
+    """The palette in which its classes are drawn."""
+    name: str = ""
+    """What a person calls it."""
 
 
 def check_given_model(given: GivenModel, folder: RunFolder, method: Method) -> None:

@@ -56,6 +56,11 @@ class Journal:
         if self.active:
             self.console.say(text)
 
+    def mention(self, text: str) -> None:
+        """Print a line on how the work goes."""
+        if self.active:
+            self.console.mention(text)
+
     @contextmanager
     def progress(self, title: str) -> Iterator[Callable[[int, int], None]]:
         """Show how far work of a step besides training has come: yields ``advance(done, of)``."""
@@ -94,7 +99,11 @@ class Journal:
     def score(self, index: int, scores: Mapping[str, float | None]) -> None:
         """Log the scores of a finished step, and print the means."""
         shown = [f"{name} {100 * value:.1f}" for name in ("old", "new", "all") if (value := scores[name]) is not None]
-        self.say(f"{self._status.title} · step {index} scored: mIoU {', '.join(shown)}")
+        self.mention(f"{self._status.title} · step {index} scored: mIoU {', '.join(shown)}")
+        self.pass_on_score(index, scores)
+
+    def pass_on_score(self, index: int, scores: Mapping[str, float | None]) -> None:
+        """Log the scores of a step that another run has trained and scored."""
         self.remember_score(index, scores)
         there = {name: value for name, value in scores.items() if value is not None}
         self._tell(lambda logger: logger.log("miou", index, there))

@@ -5,23 +5,18 @@ from typing import Any
 
 from incseg.config import SCORING, Layer, RunConfig, from_yaml, merge, validate
 from incseg.curriculum import build_curriculum
-from incseg.engine.assembly import launch, run_header
+from incseg.engine.assembly import LINEAGE, launch, run_header
 from incseg.engine.checkpoint import FinishedStep
 from incseg.engine.evaluator import run_result, score_step, step_entry
 from incseg.errors import InputError
 from incseg.models.storage import load_model
 from incseg.protocol import Protocol
-from incseg.run_folder import RunFolder
+from incseg.run_folder import Run, RunFolder
 
 
 def rescore(run: Path, data_root: Path | None = None, settings: Layer | None = None) -> dict[str, Any]:
     """The result of a run, from its models alone, scored as it was or as ``settings`` say; nothing is written."""
     folder = RunFolder(run)
-    if not folder.config.is_file():
-        raise InputError(
-            f"{run} is not the folder of a run: it holds no {folder.config.name}. To score a model on a folder of "
-            "images, add --data DIR."
-        )
     config = from_yaml(folder.config)
     _require_scoring(settings or {}, config)
     moved = {"data": {"root": data_root}} if data_root is not None else {}
@@ -57,4 +52,6 @@ def _rescore(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
     if not entries:
         raise InputError(f"{folder.path} has no finished step to score.")
     known = curriculum.classes[: curriculum.steps[len(entries) - 1].num_classes]
-    return run_result(run_header(config, fabric), known, entries)
+    before = Run.read(folder.path).result if folder.result.is_file() else {}
+    lineage = {name: before[name] for name in LINEAGE if name in before}
+    return run_result(run_header(config, fabric, lineage), known, entries)

@@ -82,6 +82,8 @@ class Trainer:
     """The head of ``result.json``."""
     first_step_given: bool = False
     """The student already knows the classes of step 0, which is then only scored."""
+    first_step_copied: bool = False
+    """Step 0 was copied from another run just now: loggers have not heard of it yet."""
     history: Sequence[StepHistory] = ()
     """The steps the student has learnt so far; saved in every model."""
 
@@ -94,6 +96,9 @@ class Trainer:
             entries.append(self._train_and_score(step) if finished is None else self._load_step(step, finished))
             if finished is not None and step.index == 0 and self.method.lacks_statistics:
                 entries[0] = self._conclude_first_step(step)
+            elif step.index == 0 and self.first_step_copied:
+                self.journal.pass_on_score(0, entries[0]["miou"])
+                self.journal.show_pictures(0, self.folder.predictions(0))
             result = run_result(self.header, self.curriculum.classes[: step.num_classes], entries)
             if self.fabric.is_global_zero:
                 write_json(self.folder.result, result)
@@ -139,7 +144,7 @@ class Trainer:
         """Let the method conclude a step without training; returns the number of its images."""
         own = self.curriculum.training_images(step, self.config.data.crop_size)
         self.student.to(self.fabric.device)
-        self.journal.say(f"{self.header['method']} · step {step.index} in closed form: {len(own)} images")
+        self.journal.mention(f"{self.header['method']} · step {step.index} in closed form: {len(own)} images")
         self.method.end(self._context(step, own, teacher=None))
         return len(own)
 
@@ -307,7 +312,7 @@ class Trainer:
         self.student.load_state_dict(checkpoint.model)
         run.optimizer.optimizer.load_state_dict(checkpoint.optimizer)
         self._load_memory(checkpoint.memory)
-        self.journal.say(f"resuming {run.name} at iteration {checkpoint.iteration}")
+        self.journal.mention(f"resuming {run.name} at iteration {checkpoint.iteration}")
         return checkpoint.iteration
 
     def _load_memory(self, memory: Mapping[str, Tensor]) -> None:
@@ -323,9 +328,10 @@ class Trainer:
         if not (self.first_step_given and step.index == 0):
             self.history = [*self.history, self._history_of(step, entry)]
         if self.fabric.is_global_zero:
-            save_model(self.student, classes, self.folder.model(step.index), self.history)
+            colours = self.header["colours"]
+            save_model(self.student, classes, self.folder.model(step.index), self.history, colours)
             names, pictured = self.curriculum.pictured_images(step, self.config.engine.pictures)
-            save_pictures(self.student, names, pictured, self.folder.predictions(step.index))
+            save_pictures(self.student, names, pictured, self.folder.predictions(step.index), colours)
         self.journal.score(step.index, entry["miou"])
         self.journal.show_pictures(step.index, self.folder.predictions(step.index))
         return entry

@@ -9,6 +9,7 @@ from typing import Any, ParamSpec
 
 from pydantic import ValidationError, validate_call
 
+from incseg import registry
 from incseg.config import RunConfig, section_types
 from incseg.errors import InputError, closest
 from incseg.methods.method import Method, MethodSum
@@ -38,7 +39,7 @@ class MethodEntry:
         return {name: p.default for name, p in inspect.signature(self.build).parameters.items()}
 
 
-METHODS = Registry[MethodEntry]("method", "incseg.methods", advice=", or sums of them such as mib+ucd")
+METHODS: Registry[MethodEntry] = registry.METHODS
 
 
 def register_method(

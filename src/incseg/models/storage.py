@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from incseg.colours import DISTINCT, Colours
 from incseg.errors import InputError
 from incseg.files import replacing
 from incseg.models.closed_form import Statistics
@@ -33,6 +34,8 @@ class Description:
     classes: tuple[str, ...]
     history: list[StepHistory] = field(default_factory=list)
     """One entry per step learnt, oldest first; empty for a model trained elsewhere."""
+    colours: Colours = DISTINCT
+    """The palette in which its classes are drawn."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -49,6 +52,8 @@ class TrainedModel:
     memory: Mapping[str, Tensor] | None = field(default=None, repr=False, compare=False)
     """What the method that trained it remembers, the statistics of a closed-form head among it; None: in a file beside
     its own. :meth:`remembered` asks for neither before it is needed."""
+    colours: Colours = DISTINCT
+    """The palette in which its classes are drawn; an extension keeps it."""
 
     @classmethod
     def open(cls, path: str | Path, step: int | None = None, device: str = "auto") -> Self:
@@ -61,7 +66,8 @@ class TrainedModel:
         """
         file = model_file(Path(path), step)
         segmenter, classes = load_model(file, choose_device(device))
-        return cls(segmenter, classes, describe_model(file).history, file)
+        described = describe_model(file)
+        return cls(segmenter, classes, described.history, file, colours=described.colours)
 
     def __repr__(self) -> str:
         network = self.segmenter.architecture
@@ -105,7 +111,7 @@ class TrainedModel:
     def save(self, path: str | Path) -> Path:
         """Write the model as one file, and its statistics, if it has any, beside it; returns the path of the model."""
         statistics = statistics_among(self.remembered())
-        save_model(self.segmenter, self.classes, Path(path), self.history)
+        save_model(self.segmenter, self.classes, Path(path), self.history, self.colours)
         save_memory(statistics, statistics_file(Path(path)))
         return Path(path)
 
@@ -137,13 +143,20 @@ def save_memory(memory: Mapping[str, Tensor], path: Path) -> None:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in memory.items()}, temporary)
 
 
-def save_model(segmenter: Segmenter, classes: Sequence[str], path: Path, history: Sequence[StepHistory] = ()) -> None:
-    """Write weights, architecture, head sizes, class names and history; a reader never sees half a file."""
+def save_model(
+    segmenter: Segmenter,
+    classes: Sequence[str],
+    path: Path,
+    history: Sequence[StepHistory] = (),
+    colours: Colours = DISTINCT,
+) -> None:
+    """Write weights, architecture, head sizes, class names, history and palette; a reader never sees half a file."""
     description = {
         "architecture": segmenter.architecture.model_dump(mode="json", exclude_none=True),
         "head_sizes": segmenter.classifier.head_sizes,
         "classes": list(classes),
         "history": list(history),
+        "colours": colours,
     }
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in segmenter.state_dict().items()}
     with replacing(path) as temporary:
@@ -194,4 +207,5 @@ def _read(path: Path, *, weights: bool = True) -> tuple[Description, dict[str, T
     values = json.loads(metadata)
     architecture = Architecture(**values["architecture"])
     history = values.get("history", [])  # files of version 0.1.0 and before have none
-    return Description(architecture, values["head_sizes"], tuple(values["classes"]), history), state
+    colours = values.get("colours", DISTINCT)
+    return Description(architecture, values["head_sizes"], tuple(values["classes"]), history, colours), state

@@ -110,7 +110,7 @@ def _number(value: float) -> str:
 
 
 def _signed(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:+.1f}".replace("-", "−")
+    return "–" if math.isnan(value) else f"{round(value, 1) + 0.0:+.1f}".replace("-", "−")
 
 
 def _deviation_notes(rows: Iterable[ComparedRow]) -> list[str]:

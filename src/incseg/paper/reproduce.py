@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from incseg.config import DataConfig
-from incseg.console import Console, Table
+from incseg.console import Console, Table, decimal
 from incseg.curriculum import Curriculum, build_curriculum
 from incseg.errors import TrainingError
 from incseg.files import replacing
@@ -52,8 +52,8 @@ def execute(plan: Plan, console: Console) -> list[PlannedRun]:
     check_data(pending, console)
     failed = []
     for number, run in enumerate(pending, 1):
-        command = run.arguments(_available_first_step(run, plan))
-        console.say(f"run {number} of {len(pending)}: incseg {shlex.join(command)}")
+        command = [*run.arguments(_available_first_step(run, plan)), *(["--quiet"] if console.results_only else [])]
+        console.mention(f"run {number} of {len(pending)}: incseg {shlex.join(command)}")
         if subprocess.run([sys.executable, "-m", "incseg", *command], check=False).returncode != 0:
             failed.append(run)
     return failed
@@ -66,7 +66,8 @@ def check_data(runs: Sequence[PlannedRun], console: Console) -> None:
         config = run.config
         key = (config.protocol, config.data)
         if key not in curricula:
-            curricula[key] = build_curriculum(Protocol.parse(config.protocol), config.data, console.say)
+            protocol = Protocol.parse(config.protocol)
+            curricula[key] = build_curriculum(protocol, config.data, console.say, console.mention)
         curriculum = curricula[key]
         parse(config.method, config.settings).check(curriculum.steps, curriculum.classes)
 
@@ -108,4 +109,4 @@ def _csv_fields(rows: Sequence[ComparedRow]) -> Iterator[list[str | int]]:
             average = statistics.fmean(ours) if ours else math.nan
             spread = statistics.stdev(ours) if len(ours) > 1 else math.nan
             numbers = [average, spread, score.paper, score.difference]
-            yield [row.row.label, score.heading, len(ours), *("" if math.isnan(x) else f"{x:.2f}" for x in numbers)]
+            yield [row.row.label, score.heading, len(ours), *("" if math.isnan(x) else decimal(x, 2) for x in numbers)]

@@ -8,6 +8,8 @@ from itertools import groupby
 
 from markupsafe import Markup
 
+from incseg.console import decimal
+
 Point = tuple[float, float]
 
 WIDTH, HEIGHT = 380, 230
@@ -67,7 +69,7 @@ class Panel:
             for x, y in piece if self.marked else ():
                 place = {"transform": f"translate({self._x(x):.1f} {self._y(y):.1f})"}
                 marker = ET.SubElement(group, "path", place | {"d": marker_of(curve.run), "class": "marker"})
-                ET.SubElement(marker, "title").text = f"{curve.name}, {self.x_label} {x:g}: {y:.1f}"
+                ET.SubElement(marker, "title").text = f"{curve.name}, {self.x_label} {x:g}: {decimal(y, 1)}"
 
     def _x(self, value: float) -> float:
         low, high = self.x_range

@@ -12,11 +12,13 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from incseg.colours import Colours, palette
 from incseg.console import Table
 from incseg.datasets import Source, Split
 from incseg.datasets.check import KINDS, Findings, varied_images
 from incseg.errors import InputError
-from incseg.images import palette, read_image
+from incseg.fonts import write_in
+from incseg.images import read_image
 from incseg.protocol import IGNORE
 from incseg.sizes import resize_nearest
 
@@ -51,7 +53,7 @@ def frequencies(classes: Sequence[str], found: Mapping[str, Findings]) -> Table:
     return Table("classes", ["class", *headers], rows)
 
 
-def picture_sheet(source: Source, found: Mapping[str, Findings]) -> Figure:
+def picture_sheet(source: Source, found: Mapping[str, Findings], colours: Colours) -> Figure:
     """Images that together show every class, overlaid with their masks, a few that were refused, and a legend."""
     splits = dict(zip(found, (source.train, source.val), strict=True))
     usable = {(split, index): ids for split, each in found.items() for index, ids in each.usable.items()}
@@ -60,13 +62,20 @@ def picture_sheet(source: Source, found: Mapping[str, Findings]) -> Figure:
     chosen = varied_images(labelled, IMAGES)
     shown = list(refused.items())[: REFUSED if chosen else IMAGES]
     cells = [_refused(splits[split], index, kind) for (split, index), kind in shown]
-    figure = _figure([*(_labelled(splits[split], index) for split, index in chosen), *filter(None, cells)])
+    figure = _figure([*(_labelled(splits[split], index, colours) for split, index in chosen), *filter(None, cells)])
     ids = sorted(frozenset[int]().union(*(usable[image] for image in chosen)) - {0})
     names = {**dict(enumerate(source.classes)), IGNORE: VOID}
-    handles = [Patch(facecolor=palette()[index] / 255, edgecolor="grey", label=names[index]) for index in ids]
-    if handles:
-        figure.legend(handles=handles, loc="outside lower center", ncols=8, frameon=False, fontsize=7)
+    if ids:
+        _add_legend(figure, {index: names[index] for index in ids}, colours)
     return figure
+
+
+def _add_legend(figure: Figure, names: Mapping[int, str], colours: Colours) -> None:
+    """Colours and names by id; a name that no installed font can draw is replaced by its id."""
+    patches = [Patch(facecolor=palette(colours)[id_] / 255, edgecolor="grey", label=str(id_)) for id_ in names]
+    legend = figure.legend(handles=patches, loc="outside lower center", ncols=8, frameon=False, fontsize=7)
+    for text, (id_, name) in zip(legend.get_texts(), names.items(), strict=True):
+        write_in(text, name, f"class {id_}")
 
 
 class Cell(NamedTuple):
@@ -87,18 +96,18 @@ def _figure(cells: Sequence[Cell]) -> Figure:
         ax.axis("off")
     for ax, cell in zip(axes, cells, strict=False):
         ax.imshow(cell.picture, interpolation="nearest")
-        ax.set_title(cell.title, fontsize=8, color=cell.colour)
+        write_in(ax.set_title("", fontsize=8, color=cell.colour), cell.title, "a name that no font here can draw")
     if not cells:
         figure.suptitle("No image of this dataset can be read: see the sentences of 'incseg data check'.", color=RED)
     return figure
 
 
-def _labelled(split: Split, index: int) -> Cell:
+def _labelled(split: Split, index: int, colours: Colours) -> Cell:
     """An image under its mask; void is pale, background is left as it is."""
     mask = _reduced(split.mask(index)[None])[0].numpy()
     image = _reduced(split.image(index)).permute(1, 2, 0).numpy() / 255
-    colours = palette()[mask] / 255
-    return Cell(np.where((mask != 0)[..., None], (1 - OPACITY) * image + OPACITY * colours, image), split.ids[index])
+    painted = (1 - OPACITY) * image + OPACITY * palette(colours)[mask] / 255
+    return Cell(np.where((mask != 0)[..., None], painted, image), split.ids[index])
 
 
 def _refused(split: Split, index: int, kind: str) -> Cell | None:

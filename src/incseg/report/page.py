@@ -13,14 +13,14 @@ from typing import Any
 
 import jinja2
 
+from incseg.colours import palette
 from incseg.console import Table, percent
 from incseg.files import replacing, usable_file
-from incseg.images import palette
 from incseg.paper.comparison import beside_the_paper
 from incseg.protocol import IGNORE
 from incseg.report import charts, curves, per_class
 from incseg.report.album import Album, collect_album
-from incseg.report.summary import per_step_table, read_runs, run_names, summary_table
+from incseg.report.summary import per_step_table, read_runs, run_names, summary_table, title_of
 from incseg.run_folder import Run, RunFolder
 
 SCRIPTS = ("elements.js", "theme.js", "iou.js", "confusion.js", "pictures.js")
@@ -40,6 +40,7 @@ def render(runs: Sequence[Run]) -> str:
     album = collect_album(runs)
     page: str = _template().render(
         runs=runs,
+        title=title_of(runs),
         names=run_names(runs),
         summary=summary_tables(runs),
         miou_panels=curves.miou_over_steps(runs),
@@ -94,7 +95,7 @@ def _content_policy(style: str, script: str) -> str:
 
 def _script_data(runs: Sequence[Run], album: Album) -> dict[str, Any]:
     """What the scripts draw."""
-    classes, colours = runs[0].classes, palette().tolist()
+    classes, colours = runs[0].classes, palette(runs[0].colours).tolist()
     return {
         "runs": run_names(runs),
         "classes": classes,

@@ -78,7 +78,8 @@ def forgetting(runs: Sequence[Run]) -> list[tuple[str, list[Bar]]]:
 
 def _bar(value: float | None) -> Bar:
     lost = nan_if_none(value)
-    return Bar(percent(lost), 0.0 if math.isnan(lost) else round(100 * abs(lost), 1), lost < 0)
+    points = 0.0 if math.isnan(lost) else round(100 * lost, 1)
+    return Bar(percent(lost), abs(points), points < 0)
 
 
 ConfusionMatrix = Sequence[Sequence[int]]

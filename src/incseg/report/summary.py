@@ -70,6 +70,12 @@ def run_names(runs: Sequence[Run]) -> list[str]:
     return [f"{run.label} #{run.seed}" if labels.count(run.label) > 1 else run.label for run in runs]
 
 
+def title_of(runs: Sequence[Run]) -> str:
+    """What the runs are about: a protocol, or the extension of a model; of several models, the task they have."""
+    titles = {run.title for run in runs if run.protocol == runs[0].protocol}
+    return titles.pop() if len(titles) == 1 else runs[0].protocol
+
+
 def summary_table(runs: Sequence[Run]) -> Table:
     """Final mIoU in the paper's layout: of the first classes, of those of every later step, and of all.
 
@@ -85,7 +91,7 @@ def summary_table(runs: Sequence[Run]) -> Table:
     distinct = groups[:-1] if len(groups) > 2 else groups  # the last group then repeats several of the others
     classes = "; ".join(f"{_range(a, b)}: {', '.join(runs[0].classes[a : b + 1])}" for a, b in distinct)
     headers = ["method", *(_range(first, last) for first, last in groups), *SCORES]
-    return Table(f"{runs[0].protocol}: mIoU after the last step (%)", headers, rows, classes)
+    return Table(f"{title_of(runs)}: mIoU after the last step (%)", headers, rows, classes)
 
 
 def _class_groups(run: Run) -> list[tuple[int, int]]:

@@ -3,7 +3,8 @@
   const run = find("#confusion-run");
   const step = find("#confusion-step");
   const table = find("#confusion-table");
-  const crowded = 30; // with more classes, cells are too small for numbers
+  const narrow = matchMedia("(max-width: 30rem)");
+  const crowded = () => (narrow.matches ? 6 : 30); // with more classes, cells are too small for numbers
 
   const percent = (thousandths) => (thousandths / 10).toFixed(1);
 
@@ -26,7 +27,7 @@
   function draw() {
     const { shares, mistakes } = report.confusion[run.value][step.value] ?? { shares: [], mistakes: [] };
     const names = report.classes.slice(0, shares.length);
-    const withNumbers = names.length <= crowded;
+    const withNumbers = names.length <= crowded();
     table.classList.toggle("crowded", !withNumbers);
     const corner = names.length ? "truth ╲ prediction" : "This run has no such step.";
     const head = make("tr", {}, make("th", { scope: "col" }, corner));
@@ -49,6 +50,7 @@
   });
   run.addEventListener("change", draw);
   step.addEventListener("change", draw);
+  narrow.addEventListener("change", draw);
   draw();
   reveal(find("#confusion-browser"));
 }
