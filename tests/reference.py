@@ -80,9 +80,9 @@ def balanced_cross_entropy(pixels: Sequence[Vector], labels: Sequence[int], powe
 
 
 def unbiased_cross_entropy(pixels: Sequence[Vector], labels: Sequence[int], old_classes: int) -> float:
-    """UCD eq. 13 and 14: background takes the probability of everything learnt before."""
+    """UCD eq. 13 and 14: background takes the probability of everything learnt before; any label else is itself."""
     kept = [(softmax(z), y) for z, y in zip(pixels, labels, strict=True) if y != 255]
-    losses = [-math.log(p[y] if y >= old_classes else sum(p[:old_classes])) for p, y in kept]
+    losses = [-math.log(sum(p[:old_classes]) if y == 0 else p[y]) for p, y in kept]
     return sum(losses) / len(labels)
 
 

@@ -61,3 +61,13 @@ def test_a_stream_with_replay_can_start_anywhere_and_be_shared(alternate: bool) 
     for batch, first, second in zip(whole, stream(rank=0, world_size=2), stream(rank=1, world_size=2), strict=True):
         assert sorted(batch) == sorted(first + second)
         assert len(first) == len(second) == 2
+
+
+def test_weighted_images_are_drawn_in_proportion_and_from_any_iteration_on() -> None:
+    settings = {"images": 3, "batch_size": 2, "epochs": 1000, "seed": 1, "weights": (1.0, 0.0, 3.0)}
+    whole = list(BatchAddresses(**settings))  # type: ignore[arg-type]
+    drawn = [position for batch in whole for position, _ in batch]
+    assert drawn.count(1) == 0
+    assert drawn.count(2) / len(drawn) == pytest.approx(0.75, abs=0.05)
+    assert list(BatchAddresses(**settings, start=700)) == whole[700:]  # type: ignore[arg-type]
+    assert {len(batch) for batch in BatchAddresses(images=3, batch_size=8, epochs=1, seed=1, weights=(1, 1, 1))} == {8}

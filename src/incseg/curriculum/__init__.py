@@ -1,7 +1,7 @@
 """Which images and labels a step may see: the steps of a protocol, published lists, and extensions."""
 
 from incseg.curriculum.curriculum import Curriculum, Library
-from incseg.curriculum.extension import BACKGROUND_NAMES, Extension, plain, refuse_clashes
+from incseg.curriculum.extension import BACKGROUND_NAMES, Extension, new_classes, plain
 from incseg.curriculum.protocol_curriculum import ProtocolCurriculum, build_curriculum
 
 __all__ = [
@@ -11,6 +11,6 @@ __all__ = [
     "Library",
     "ProtocolCurriculum",
     "build_curriculum",
+    "new_classes",
     "plain",
-    "refuse_clashes",
 ]

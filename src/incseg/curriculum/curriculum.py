@@ -23,6 +23,8 @@ class Curriculum(ABC):
     protocol: Protocol
     indices: Sequence[Sequence[int]]
     """Per step, the training images it learns from, as indices into ``source.train``."""
+    remarks: Sequence[str] = ()
+    """What a person should know of the data, in one line each."""
 
     @abstractmethod
     def training_images(self, step: Step, crop_size: int, *, keep_old: bool = False) -> TrainingImages:

@@ -25,7 +25,7 @@ from incseg.engine.evaluator import (
     step_history,
 )
 from incseg.engine.journal import Journal
-from incseg.engine.optimizer import build_optimizer, freeze_unused
+from incseg.engine.optimizer import build_optimizer, freeze_norm, freeze_unused
 from incseg.errors import TrainingError
 from incseg.loading import BatchAddresses, TrainingImages, TrainingSet, WholeImages, training_loader, whole_loader
 from incseg.methods import Context, Method
@@ -184,8 +184,12 @@ class Trainer:
         own = self.curriculum.training_images(step, self.config.data.crop_size, keep_old=self.method.keeps_data)
         self.student = self._synchronised(self.student).to(self.fabric.device).train()
         self.student.requires_grad_(True)  # what an earlier step froze, this step may train
+        if step.index > 0 and self.config.optim.freeze_norm:
+            freeze_norm(self.student)
         context = self._context(step, own, teacher)
         self.method.begin(context)
+        if teacher is not None and self.config.optim.keep_background:
+            self.student.softmax_head.keep_background(teacher.softmax_head)
         images = TrainingSet(own, self.method.replay(context))
         active = [part for part in self.method.parts if teacher is not None or not part.needs_teacher]
         uses_stages = any(part.needs_stages for part in active)
@@ -247,6 +251,7 @@ class Trainer:
             batch_size=self.config.optim.batch_size,
             epochs=epochs,
             seed=seed_from(self.config.seed, "batches", step.index),
+            weights=images.own.weights,
             replayed=replayed,
             alternate=images.replay is not None and images.replay.alternate,
             start=start,
@@ -319,7 +324,7 @@ class Trainer:
         confusion = score_step(self.student, self.curriculum, step, self.config, device, rank, world_size)
         confusion = cast(Tensor, self.fabric.all_reduce(confusion, reduce_op="sum"))
         classes = self.curriculum.classes[: step.num_classes]
-        entry = step_entry(step, classes, images, confusion.cpu())
+        entry = step_entry(step, classes, images, *confusion.cpu())
         if not (self.first_step_given and step.index == 0):
             self.history = [*self.history, self._history_of(step, entry)]
         if self.fabric.is_global_zero:

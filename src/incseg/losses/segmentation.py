@@ -26,12 +26,13 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 def unbiased_cross_entropy(logits: Tensor, labels: Tensor, *, old_classes: int) -> Tensor:
     """Cross-entropy in which background may be any class learnt before (MiB; UCD eq. 13 and 14).
 
-    ``p̃(0) = Σ_{c<K} p(c)`` and ``p̃(c) = p(c)`` for the new classes c ≥ K; then cross-entropy of p̃ with the labels,
-    averaged as in :func:`cross_entropy`, which this is for K = 1 (only background is old).
+    ``p̃(0) = Σ_{c<K} p(c)`` and ``p̃(c) = p(c)`` for every other class; then cross-entropy of p̃ with the labels,
+    averaged as in :func:`cross_entropy`, which this is for K = 1 (only background is old). The paper's labels are
+    background and new classes; a pixel that is labelled with an old class is learnt as that class.
 
     Args:
         logits: (B, C, H, W) float.
-        labels: (B, H, W) int64; 255 is ignored, any old class counts as background.
+        labels: (B, H, W) int64 in 0…C−1, or 255 for ignored.
         old_classes: K, the number of classes known before this step, background included.
 
     Returns:
@@ -39,10 +40,7 @@ def unbiased_cross_entropy(logits: Tensor, labels: Tensor, *, old_classes: int) 
     """
     log_probs = torch.log_softmax(logits, dim=1)
     background = torch.logsumexp(log_probs[:, :old_classes], dim=1, keepdim=True)
-    merged = torch.cat([background, log_probs[:, old_classes:]], dim=1)
-    is_new = (labels >= old_classes) & (labels != IGNORE)
-    shifted = torch.where(is_new, labels - old_classes + 1, torch.where(labels == IGNORE, IGNORE, 0))
-    return _mean_over_pixels(merged, shifted)
+    return _mean_over_pixels(torch.cat([background, log_probs[:, 1:]], dim=1), labels)
 
 
 def class_counts(labels: Tensor, *, num_classes: int) -> Tensor:
