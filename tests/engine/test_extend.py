@@ -151,7 +151,6 @@ def test_settings_follow_from_the_data_and_the_models_past(tiny_model: Model, fo
     assert config.data.crop_size == 96
     assert config.optim.incremental_learning_rate == pytest.approx(0.005)
     assert config.model.encoder == "test_resnet"
-    assert config.optim.freeze_norm
     assert config.optim.keep_background
     past = Model(tiny_model.segmenter, tiny_model.classes, [{"crop_size": 64, "learning_rate": 0.3}])
     config = choose_settings(past, source, new, "ft", 1, None, {"optim": {"batch_size": 1}, "ft": {}})
@@ -312,9 +311,7 @@ def test_an_empty_list_of_validation_images_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_classes_that_only_the_validation_folder_knows_are_not_scored(
-    tiny_model: Model, folder: Folder, tmp_path: Path
-) -> None:
+def test_classes_that_only_the_validation_folder_knows_are_not_scored(tiny_model: Model, folder: Folder) -> None:
     data = DataConfig(root=folder("new", "ring"), known=tiny_model.classes, validation=folder("all", "disc", "kite"))
     said: list[str] = []
     extension = build_curriculum(Protocol.parse("folder/4-1"), data, said.append)
@@ -374,9 +371,7 @@ def test_the_method_and_settings_of_the_old_run_are_not_needed(
     assert extended.classes[-1] == "ring"
 
 
-def test_what_ends_near_zero_is_named_in_terminal_and_report(
-    tiny_run: Path, folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_ends_near_zero_is_named_in_terminal_and_report(tiny_run: Path, folder: Folder, tmp_path: Path) -> None:
     new = folder("new", "ring")
     assert run("extend", tiny_run, "--data", new, "--out", tmp_path / "out", *DOTTED) == 0
     path = tmp_path / "out" / "result.json"

@@ -104,7 +104,6 @@ def choose_settings(
             "batch_size": batch_size,
             "learning_rate": rate,  # unused here; the next extension reads it from the model's history
             "incremental_learning_rate": rate * share,
-            "freeze_norm": True,
             "keep_background": True,
         },
     }
