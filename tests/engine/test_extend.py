@@ -304,7 +304,7 @@ def test_an_empty_list_of_validation_images_is_refused(
 ) -> None:
     new, labelled = folder("new", "ring"), folder("labelled", "disc")
     (tmp_path / place / "val.txt").write_text("")
-    validation = ["--validation", labelled] if place == "labelled" else []
+    validation: list[str | Path] = ["--validation", labelled] if place == "labelled" else []
     assert run("extend", tiny_run, "--data", new, "--out", tmp_path / "out", *validation) == 2
     expected = {"new": "no validation image of new shows a class", "labelled": "has an empty val.txt"}
     assert expected[place] in capsys.readouterr().err
@@ -355,7 +355,8 @@ def test_background_keeps_its_score_whatever_the_method_starts_new_classes_from(
     """With balanced initialisation alone, one new class would halve the probability of background everywhere."""
     for kept in (True, False):
         new = tmp_path / "new" if (tmp_path / "new").exists() else folder("new", "ring")
-        settings = {**QUICK, "optim": {**QUICK["optim"], "keep_background": kept, "incremental_learning_rate": 1e-12}}
+        optim = {"epochs": 1, "batch_size": 4, "keep_background": kept, "incremental_learning_rate": 1e-12}
+        settings = {**QUICK, "optim": optim}
         extended = incseg.extend(tiny_model, new, tmp_path / str(kept), method="mib", settings=settings)
         old, now = (model.segmenter.softmax_head.heads[0].state_dict() for model in (tiny_model, extended))
         assert torch.allclose(old["weight"], now["weight"])

@@ -15,6 +15,7 @@ from torch import Tensor
 from incseg.batch import Batch, in_float32
 from incseg.config import RunConfig
 from incseg.curriculum.curriculum import Curriculum, Library
+from incseg.engine.background import background_shift
 from incseg.engine.checkpoint import Checkpoint, FinishedStep
 from incseg.engine.evaluator import (
     loading_processes,
@@ -206,7 +207,17 @@ class Trainer:
             self._record(run, terms, done=iteration + 1)
         self.journal.end_step()
         self._share_statistics()
+        self._keep_background(run)
         self.method.end(run.context)
+
+    def _keep_background(self, run: StepRun) -> None:
+        """Give background back what the new classes took of its score, if the run is to keep it."""
+        teacher = run.context.teacher
+        if teacher is None or not self.config.optim.keep_background:
+            return
+        shift = torch.tensor(background_shift(self.student, teacher, run.context.batches()))
+        mean = cast(Tensor, self.fabric.all_reduce(shift.to(self.fabric.device), reduce_op="mean"))
+        self.student.softmax_head.raise_background(float(mean))
 
     def _share_statistics(self) -> None:
         """Give all processes the batch-normalisation statistics of the first; each has its own, of its own batches."""

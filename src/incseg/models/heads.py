@@ -78,6 +78,11 @@ class SoftmaxHead(Head):
         own, earlier = self._convolutions()[0], before._convolutions()[0]
         own.weight[0], _bias(own)[0] = earlier.weight[0], _bias(earlier)[0]
 
+    @torch.no_grad()
+    def raise_background(self, by: float) -> None:
+        """Add to background's score everywhere."""
+        _bias(self._convolutions()[0])[0] += by
+
     def probabilities(self, scores: Tensor) -> Tensor:
         """Softmax over the classes."""
         return scores.softmax(dim=1)
