@@ -93,7 +93,7 @@ def forgetting(history: Sequence[Sequence[float]]) -> list[float]:
     ]
 
 
-def per_class_rates(confusion: Tensor) -> list[tuple[float, float, float]]:
+def per_class_rates(confusion: "Tensor") -> list[tuple[float, float, float]]:
     """Per channel: its share of the labelled pixels, its recall TP / (TP + FN), and its precision TP / (TP + FP).
 
     NaN where there is nothing to divide by: no labelled pixel, none of the class, none predicted as it.

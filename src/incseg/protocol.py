@@ -41,6 +41,8 @@ class Step:
     old: tuple[int, ...]
     new: tuple[int, ...]
     future: tuple[int, ...] = ()
+    labelled_old: tuple[int, ...] = ()
+    """Old channels that this step's images label all the same, as an extension's may; a protocol's never do."""
 
     @property
     def seen(self) -> tuple[int, ...]:

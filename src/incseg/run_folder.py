@@ -16,9 +16,10 @@ from incseg.colours import DISTINCT, Colours
 from incseg.errors import InputError
 from incseg.files import expanded, replacing
 from incseg.metrics import mean, nan_if_none
-from incseg.protocol import Protocol
+from incseg.protocol import BACKGROUND, Protocol
 
 MODEL_FILE = "model.safetensors"
+NEAR_ZERO = 0.02  # of an IoU or a recall: not worth to be called learnt
 RESULT = ("protocol", "method", "seed", "settings", "classes", "steps")  # what every result.json says
 
 
@@ -255,6 +256,23 @@ class Run:
         """IoU of a class after a step, NaN where it is not known yet or absent."""
         entry = self.entry(step)
         return nan_if_none(entry["iou"].get(class_name)) if entry else math.nan
+
+    def background_recall(self, step: int) -> float:
+        """The share of true background that a step's model calls so; NaN where no image labels every class."""
+        entry = self.entry(step)
+        row = entry["confusion"][BACKGROUND] if entry and "confusion" in entry else []
+        return row[BACKGROUND] / sum(row) if sum(row) else math.nan
+
+    @property
+    def warning(self) -> str:
+        """One sentence on what the last step left near zero: background, or a class it was to learn; else empty."""
+        last = self.steps[-1]
+        lost = [name for name in last["new_classes"] if self.iou(-1, name) < NEAR_ZERO]
+        if self.background_recall(-1) < NEAR_ZERO:
+            lost = [self.classes[BACKGROUND], *lost]
+        if not lost:
+            return ""
+        return f"Hardly recognised after step {last['step']}: {', '.join(lost)} (below {NEAR_ZERO:.0%})."
 
     def pictures(self, step: int) -> Path:
         """Where the predictions after a step lie, if there are any."""

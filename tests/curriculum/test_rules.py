@@ -1,7 +1,14 @@
 import pytest
 
 from incseg.config import DataConfig
-from incseg.curriculum.rules import images_per_step, scored_images, scoring_table, training_images, training_table
+from incseg.curriculum.rules import (
+    images_per_step,
+    sampling_weights,
+    scored_images,
+    scoring_table,
+    training_images,
+    training_table,
+)
 from incseg.protocol import Setting, steps
 
 # Six images over four foreground classes; background (0) is always shown.
@@ -101,3 +108,12 @@ def test_classes_still_to_come_when_scoring(future: str, expected: int) -> None:
 def test_how_codebases_score(options: dict[str, str], expected: list[int]) -> None:
     table = scoring_table(steps("2-2", 4)[0], NATURAL, DataConfig.model_validate(options))
     assert table[[0, 1, 2, 3, 4, 255]].tolist() == expected
+
+
+def test_balanced_sampling_shows_every_class_equally_often() -> None:
+    shown = [frozenset({1})] * 3 + [frozenset({2})] + [frozenset[int]()]
+    assert sampling_weights(shown, DEFAULTS) is None
+    weights = sampling_weights(shown, DataConfig(sampling="balanced"))
+    assert weights is not None
+    assert sum(weights[:3]) == pytest.approx(weights[3])
+    assert weights[4] == weights[0]  # nothing to learn there, but it stays among the images

@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from incseg import cli
+from incseg.colours import DISTINCT
 from incseg.datasets import dataset_entry
 from incseg.datasets.check import examine, varied_images
 from incseg.fonts import font_for
@@ -131,13 +132,13 @@ def test_the_sheet_shows_every_class_and_files_that_were_refused(tmp_path: Path)
     stripes([0, 3] * 8, height=32).save(root / "masks" / "014.png")
     source = dataset_entry("folder").read(root)
     found = {"training": examine(source.train, source.classes), "validation": examine(source.val, source.classes)}
-    titles, names = titles_and_legend(picture_sheet(source, found))
+    titles, names = titles_and_legend(picture_sheet(source, found, DISTINCT))
     assert {"013", "014"} < set(titles), "the only ones that show square and triangle"
     assert names == ["disc", "square", "triangle"]
     for path in (root / "masks").iterdir():
         Image.new("RGB", (32, 32), "red").save(path)
     found = {"training": examine(source.train, source.classes), "validation": examine(source.val, source.classes)}
-    titles, names = titles_and_legend(picture_sheet(source, found))
+    titles, names = titles_and_legend(picture_sheet(source, found, DISTINCT))
     assert titles == [f"{index:03d}: unusable masks" for index in range(12)]
     assert names == []
 

@@ -14,16 +14,17 @@ from safetensors.torch import load_file
 import incseg
 from command_line import run
 from incseg.config import DataConfig
-from incseg.curriculum import Extension
+from incseg.curriculum import Extension, build_curriculum
 from incseg.datasets import open_source
 from incseg.deploy.model import Model, open_model
 from incseg.engine.evaluator import score
-from incseg.engine.extend import choose_settings
+from incseg.engine.extend import before_and_after, choose_settings
 from incseg.engine.trainer import Trainer
 from incseg.errors import InputError
 from incseg.loading import stack
 from incseg.models import Architecture
 from incseg.models.storage import describe_model
+from incseg.protocol import Protocol
 from incseg.run_folder import Run
 
 QUICK = {"optim": {"epochs": 1, "batch_size": 4}, "data": {"crop_size": 32, "workers": 0},
@@ -87,10 +88,11 @@ def test_the_command_says_before_and_after_and_writes_a_card(
     new, old = folder("new", "ring"), folder("old", "Disc ", "square", "RING")
     assert run("extend", tiny_run, "--data", new, "--validation", old, "--out", tmp_path / "out", *DOTTED) == 0
     shown = capsys.readouterr().out
-    assert "4 classes + ring: mib+ucd on 8 images, 1 epochs of 2 iterations, batch 4, crops of 32" in shown
+    assert "4 classes + ring: mib+ucd on 8 images, 2 iterations (1 epochs), batch 4, crops of 32" in shown
     assert "No validation image labels triangle, cross" in shown
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     for step in result["steps"]:
+        assert step["iou"]["background"] is None  # in no image are all classes labelled: background may be any of them
         assert step["iou"]["disc"] is not None
         assert step["iou"]["triangle"] is None  # not labelled anywhere, so never judged
     assert "ring" not in result["steps"][0]["iou"]
@@ -162,6 +164,7 @@ def test_settings_follow_from_the_data_and_the_models_past(tiny_model: Model, fo
     assert config.data.crop_size == 96
     assert config.optim.incremental_learning_rate == pytest.approx(0.005)
     assert config.model.encoder == "test_resnet"
+    assert config.optim.keep_background
     past = Model(tiny_model.segmenter, tiny_model.classes, [{"crop_size": 64, "learning_rate": 0.3}])
     config = choose_settings(past, source, new, "ft", 1, None, {"optim": {"batch_size": 1}, "ft": {}})
     assert (config.data.crop_size, config.optim.learning_rate) == (64, 0.3)
@@ -200,7 +203,8 @@ def test_a_method_with_memory_goes_on_from_its_own_run(
 @pytest.mark.parametrize(
     ("classes", "arguments", "message"),
     [
-        (["ring", " DISC"], [], "the model already knows 'disc'"),
+        ([" DISC"], [], "the model already knows all classes of new ( DISC): there is none to add".replace("( ", "(")),
+        (["ring", "Ring "], [], "names one class twice"),
         (["ring"], ["--method", "joint"], "'joint' trains on images of earlier steps"),
         (["ring"], ["--method", "emseg"], "'emseg' trains on images of earlier steps"),
         (["ring"], ["--method", "mbi"], "Did you mean 'mib'?"),
@@ -236,7 +240,7 @@ def test_a_folder_begun_with_another_model_and_unknown_validation_classes(
 ) -> None:
     new, other = folder("new", "ring"), folder("other", "dusc")
     assert run("extend", tiny_run, "--data", new, "--validation", other, "--out", tmp_path / "out") == 2
-    assert "'dusc', which the extended model does not know" in (error := capsys.readouterr().err)
+    assert "names 'dusc' and no class that the extended model knows" in (error := capsys.readouterr().err)
     assert "Did you mean 'disc'?" in error
     assert run("extend", tiny_run, "--data", new, "--out", tmp_path / "out", *DOTTED) == 0
     first = open_model(tiny_run)
@@ -310,3 +314,99 @@ def test_without_statistics_it_trains_and_says_what_would_be_faster(
     assert run("extend", tiny_run, "--data", new, "--out", tmp_path / "other", "--method", "analytic") == 2
     assert "this model has none: gather them with 'incseg statistics" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
+
+
+def test_few_images_make_small_batches_so_that_an_epoch_has_several(tiny_model: Model, folder: Folder) -> None:
+    new = folder("new", "ring", images=12)
+    config = choose_settings(tiny_model, open_source("folder", new), new, "mib+ucd", 1, None, {})
+    assert (config.optim.batch_size, config.optim.epochs) == (2, 200)  # 9 images: 4 iterations an epoch, 800 in all
+
+
+@pytest.mark.parametrize("place", ["new", "labelled"])
+def test_an_empty_list_of_validation_images_is_refused(
+    place: str, tiny_run: Path, folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new, labelled = folder("new", "ring"), folder("labelled", "disc")
+    (tmp_path / place / "val.txt").write_text("")
+    validation: list[str | Path] = ["--validation", labelled] if place == "labelled" else []
+    assert run("extend", tiny_run, "--data", new, "--out", tmp_path / "out", *validation) == 2
+    expected = {"new": "no validation image of new shows a class", "labelled": "has an empty val.txt"}
+    assert expected[place] in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_classes_that_only_the_validation_folder_knows_are_not_scored(tiny_model: Model, folder: Folder) -> None:
+    data = DataConfig(root=folder("new", "ring"), known=tiny_model.classes, validation=folder("all", "disc", "kite"))
+    said: list[str] = []
+    extension = build_curriculum(Protocol.parse("folder/4-1"), data, said.append)
+    assert said == ["kite of all is not known to the extended model: pixels labelled so are not scored."]
+    labels = extension.scored_images(extension.steps[1])[0][0].labels
+    assert set(labels.unique().tolist()) == {0, 1, 255}
+
+
+def test_known_classes_in_the_new_folder_keep_their_place_and_are_learnt(
+    tiny_model: Model, folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = folder("new", "ring", "Disc")
+    extension = Extension(open_source("folder", new), DataConfig(known=tiny_model.classes))
+    assert extension.classes == (*tiny_model.classes, "ring")
+    step = extension.steps[1]
+    assert extension.training_table(step)[:3].tolist() == [0, 5, 1]
+    assert set(extension.shown(step).values()) == {frozenset({5})}
+    extended = incseg.extend(tiny_model, new, tmp_path / "out", settings=QUICK)
+    assert extended.classes == (*tiny_model.classes, "ring")
+    assert "Disc: known to the model, and learnt further where it is labelled." in capsys.readouterr().out
+
+
+def test_background_is_scored_where_everything_is_labelled_and_on_the_same_pixels(
+    tiny_model: Model, folder: Folder
+) -> None:
+    complete = folder("complete", *tiny_model.classes[1:], "ring")
+    data = DataConfig(known=tiny_model.classes, validation=complete)
+    extension = Extension(open_source("folder", folder("new", "ring")), data)
+    background = []
+    for step in extension.steps:
+        *others, own = extension.scored_images(step)
+        assert all(images.labels_all(step.num_classes) for images in others)
+        assert not own.labels_all(step.num_classes)
+        background.append(sum(int((images[0].labels == 0).sum()) for images in others))
+    assert background[0] == background[1]  # the new class is nothing to be scored before it is learnt
+
+
+def test_background_keeps_its_score_whatever_the_method_starts_new_classes_from(
+    tiny_model: Model, folder: Folder, tmp_path: Path
+) -> None:
+    """With balanced initialisation alone, one new class would halve the probability of background everywhere."""
+    for kept in (True, False):
+        new = tmp_path / "new" if (tmp_path / "new").exists() else folder("new", "ring")
+        optim = {"epochs": 1, "batch_size": 4, "keep_background": kept, "incremental_learning_rate": 1e-12}
+        settings = {**QUICK, "optim": optim}
+        extended = incseg.extend(tiny_model, new, tmp_path / str(kept), method="mib", settings=settings)
+        old, now = (model.segmenter.softmax_head.heads[0].state_dict() for model in (tiny_model, extended))
+        assert torch.allclose(old["weight"], now["weight"])
+        assert torch.allclose(old["bias"], now["bias"]) is kept
+
+
+@pytest.mark.parametrize("config", ["protocol: folder/offline\nmethod: gone\n", "method: [\n", "unheard: 1\n"])
+def test_the_method_and_settings_of_the_old_run_are_not_needed(
+    config: str, tiny_run: Path, folder: Folder, tmp_path: Path
+) -> None:
+    (tiny_run / "config.yaml").write_text(config)
+    extended = incseg.extend(tiny_run, folder("new", "ring"), tmp_path / "out", method="ft", settings=QUICK)
+    assert extended.classes[-1] == "ring"
+
+
+def test_what_ends_near_zero_is_named_in_terminal_and_report(tiny_run: Path, folder: Folder, tmp_path: Path) -> None:
+    new = folder("new", "ring")
+    assert run("extend", tiny_run, "--data", new, "--out", tmp_path / "out", *DOTTED) == 0
+    path = tmp_path / "out" / "result.json"
+    result = json.loads(path.read_text())
+    result["steps"][-1]["iou"]["ring"] = 0.001
+    result["steps"][-1]["confusion"][0] = [1, 99, 0, 0, 0, 0]
+    path.write_text(json.dumps(result))
+    warning = "Hardly recognised after step 1: background, ring (below 2%)."
+    table = before_and_after(tmp_path / "out")
+    assert warning in table.note
+    assert table.rows[1] == ["background, recall", "–", "1.0"]
+    assert run("report", tmp_path / "out", "--out", tmp_path / "report.html") == 0
+    assert warning in (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from incseg.config import OptimConfig
-from incseg.engine.optimizer import build_optimizer, freeze_unused
+from incseg.engine.optimizer import build_optimizer, freeze_norm, freeze_unused
 from incseg.models import Architecture, Segmenter
 
 
@@ -76,3 +76,17 @@ def test_a_stage_that_only_a_loss_looks_at_is_trained() -> None:
     segmenter.requires_grad_(True)
     freeze_unused(segmenter, 64, with_stages=True)
     assert not {"encoder.branch.weight", "encoder.branch.bias"} & names_of_frozen(segmenter)
+
+
+def test_frozen_normalisation_keeps_its_statistics_scales_and_shifts_in_training() -> None:
+    segmenter = Segmenter(Architecture(encoder="resnet18", decoder="fpn"), [3]).train()
+    freeze_norm(segmenter)
+    freeze_unused(segmenter, 64, with_stages=False)  # must not thaw them
+    before = {name: tensor.clone() for name, tensor in segmenter.state_dict().items()}
+    optimizer = build_optimizer(segmenter, OptimConfig(learning_rate=1))
+    images = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
+    segmenter(images).logits.square().sum().backward()
+    optimizer.step()
+    changed = {name for name, tensor in segmenter.state_dict().items() if not torch.equal(tensor, before[name])}
+    assert "encoder.conv1.weight" in changed
+    assert not {name for name in changed if ".bn" in name or "running" in name}

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from incseg.loading import BatchAddresses
@@ -52,7 +54,7 @@ def test_replayed_images_may_take_turns_with_the_steps_own() -> None:
 
 @pytest.mark.parametrize("alternate", [False, True])
 def test_a_stream_with_replay_can_start_anywhere_and_be_shared(alternate: bool) -> None:
-    def stream(**place: int) -> list[list[tuple[int, int]]]:
+    def stream(**place: Any) -> list[list[tuple[int, int]]]:
         return list(BatchAddresses(10, 4, epochs=2, seed=1, replayed=3, alternate=alternate, **place))
 
     whole = stream()
@@ -61,3 +63,13 @@ def test_a_stream_with_replay_can_start_anywhere_and_be_shared(alternate: bool) 
     for batch, first, second in zip(whole, stream(rank=0, world_size=2), stream(rank=1, world_size=2), strict=True):
         assert sorted(batch) == sorted(first + second)
         assert len(first) == len(second) == 2
+
+
+def test_weighted_images_are_drawn_in_proportion_and_from_any_iteration_on() -> None:
+    settings: dict[str, Any] = {"images": 3, "batch_size": 2, "epochs": 1000, "seed": 1, "weights": (1.0, 0.0, 3.0)}
+    whole = list(BatchAddresses(**settings))
+    drawn = [position for batch in whole for position, _ in batch]
+    assert drawn.count(1) == 0
+    assert drawn.count(2) / len(drawn) == pytest.approx(0.75, abs=0.05)
+    assert list(BatchAddresses(**settings, start=700)) == whole[700:]
+    assert {len(batch) for batch in BatchAddresses(images=3, batch_size=8, epochs=1, seed=1, weights=(1, 1, 1))} == {8}

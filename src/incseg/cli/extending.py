@@ -18,7 +18,9 @@ if TYPE_CHECKING:  # PyTorch is loaded where it is needed
     from incseg.deploy.model import Model
 
 
-@takes_settings("data.crop_size", "data.longest_side", "data.workers", "data.void", "optim.", "engine.")
+@takes_settings(
+    "data.crop_size", "data.longest_side", "data.workers", "data.void", "data.sampling", "optim.", "engine."
+)
 def extend(
     model: ModelPath,
     data: Annotated[Path, tyro.conf.arg(metavar="DIR")],
@@ -42,7 +44,8 @@ def extend(
 
     Args:
         model: folder of a run, a step-K folder, or a .safetensors file.
-        data: folder with images/, masks/ (0: not a new class) and classes.txt (background, then the new classes).
+        data: folder with images/, masks/ (0: none of these classes) and classes.txt (background, then the new classes;
+            known ones may be among them).
         out: folder of the result.
         method: a method or a sum of methods; 'incseg list methods' shows them. By default analytic, in closed form, if
             the model carries statistics, and mib+ucd, trained, if not.

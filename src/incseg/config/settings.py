@@ -93,6 +93,10 @@ class DataConfig(Section):
     score_on: Literal["seen", "all"] = "seen"
     """Validation images scored after a step: those that show a class learnt so far (as the reference), or all."""
 
+    sampling: Literal["uniform", "balanced"] = "uniform"
+    """How training images are chosen: each once per epoch, or by chance, so that every class a step learns is shown
+    about equally often: rare classes more than by their number of images."""
+
     known: tuple[str, ...] | None = None
     """The classes that a given model already knows, background first; 'incseg extend' sets it."""
     validation: Path | None = None
@@ -145,6 +149,12 @@ class OptimConfig(Section):
     """L2 penalty on all parameters."""
     power: float = Field(default=0.9, ge=0)
     """The learning rate falls as (1 − progress)^power within each step."""
+    freeze_norm: bool = False
+    """Keep batch normalisation as it is in every step after the first: its statistics, scales and shifts."""
+    keep_background: bool = False
+    """Let background begin every later step with the score it had, and end it where it is found as often as before on
+    what is labelled background. Else new classes, which begin as copies of background in mib and others, take its
+    probability, and of a background that is rare nothing is left."""
 
     def learning_rate_at(self, step: int, progress: float) -> float:
         """The poly schedule ``lr₀ (1 − progress)^power``; progress runs from 0 to 1 in every step."""

@@ -26,6 +26,8 @@ class Curriculum(ABC):
     protocol: Protocol
     indices: Sequence[Sequence[int]]
     """Per step, the training images it learns from, as indices into ``source.train``."""
+    remarks: Sequence[str] = ()
+    """What a person should know of the data, in one line each."""
 
     @property
     def learnt_from(self) -> Split:

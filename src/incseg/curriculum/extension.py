@@ -1,6 +1,7 @@
 """The curriculum of an extension: step 0 is what a given model already knows, step 1 the new classes of a folder."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from incseg.config import DataConfig
 from incseg.curriculum.curriculum import Curriculum
-from incseg.curriculum.rules import images_showing_most, training_table
+from incseg.curriculum.rules import images_showing_most, sampling_weights
 from incseg.datasets import ReportProgress, Source, Split, open_source
 from incseg.datasets.scan import class_presence
 from incseg.datasets.source import plain
@@ -29,47 +30,53 @@ class LabelledSplit(NamedTuple):
 class Extension(Curriculum):
     """The two steps of an extension, with the images and labels of each.
 
-    Two sets of images are scored: the folder's own validation images, which label only the new classes, and those of
-    ``data.validation``, a second folder that may label any class. A class is scored only on images that label it.
+    The folder names the new classes, and may name known ones, which keep their channels. Two sets of images are scored:
+    the folder's own validation images, and those of ``data.validation``, a second folder that may label any class. A
+    class is scored only on images that label it, and background only on images that label every class known. Pixels of
+    a class that the scored model does not know are left out.
     """
 
     def __init__(self, source: Source, data: DataConfig, report_progress: ReportProgress | None = None):
         known, validation = data.known, data.validation
         assert known is not None, "an extension needs the classes that the given model knows"
         self.source, self.data = source, data
-        self.classes = (*known, *source.classes[1:])
-        refuse_clashes(known, source)
-        self.protocol = Protocol(source.name, f"{len(known) - 1}-{len(source.classes) - 1}", Setting.OVERLAPPED)
-        self.steps = self.protocol.steps(len(self.classes) - 1)
+        new = new_classes(known, source)
+        self.classes = (*known, *new)
+        self.protocol = Protocol(source.name, f"{len(known) - 1}-{len(new)}", Setting.OVERLAPPED)
+        given, extended = self.protocol.steps(len(self.classes) - 1)
         self.indices = ((), range(len(source.train)))  # the images that the given model learnt from are not available
-        self._channels = [BACKGROUND, *range(len(known), len(self.classes))]
+        self._channels = self._by_name(source.classes)
+        labelled_old = tuple(channel for channel in self._channels if channel in extended.old)
+        self.steps = [given, replace(extended, labelled_old=labelled_old)]
         self._presence = class_presence(source.train, source.classes, report_progress=report_progress)
         self._require_every_class()
         self._scored = [LabelledSplit(source.val, source.classes, self._channels)]
         if validation is not None:
             other = open_source("folder", validation, data)
-            channels = [BACKGROUND, *(self._channel(name, validation) for name in other.classes[1:])]
+            channels = self._by_name(other.classes)
+            self._require_known(validation, other.classes, channels)
             splits = [other.val] if (validation / "val.txt").exists() else [other.train, other.val]
             self._scored = [*(LabelledSplit(split, other.classes, channels) for split in splits), *self._scored]
-        for scored in self._scored:  # checks the masks before training; the scan is cached
-            class_presence(scored.split, scored.classes, report_progress=report_progress)
+        self._require_scored(report_progress)
 
     def training_images(self, step: Step, crop_size: int, *, keep_old: bool = False) -> TrainingImages:
         """Every image of the folder; there are none of step 0."""
         table = self.training_table(step, keep_old=keep_old)
-        return TrainingImages(self.learnt_from, self.indices[step.index], table, TrainingTransform(crop_size))
+        weights = sampling_weights(list(self.shown(step).values()), self.data)
+        return TrainingImages(self.learnt_from, self.indices[step.index], table, TrainingTransform(crop_size), weights)
 
     def training_table(self, step: Step, *, keep_old: bool = False) -> Tensor:
-        """The folder labels the new classes only."""
+        """The folder labels the new classes, and those of the known ones that it names."""
         assert step.index == 1
         assert not keep_old
-        return training_table(step, {channel: index for index, channel in enumerate(self._channels)}, self.data)
+        void = IGNORE if self.data.void == "ignore" else BACKGROUND
+        return _label_table(self._channels, elsewhere=BACKGROUND, void=void)
 
     def shown(self, step: Step) -> dict[int, frozenset[int]]:
         """From the scan of the masks."""
         foreground = range(1, len(self._channels))
         return {
-            i: frozenset(self._channels[c] for c in self._presence[i] if c in foreground)
+            i: frozenset(self._channels[c] for c in self._presence[i] if c in foreground) & frozenset(step.new)
             for i in self.indices[step.index]
         }
 
@@ -87,49 +94,84 @@ class Extension(Curriculum):
 
     @staticmethod
     def _scored_images(scored: LabelledSplit, indices: Sequence[int], step: Step) -> ScoredImages:
-        """Images with their labels; a class that the step does not know yet is background."""
-        table = torch.full((IGNORE + 1,), BACKGROUND, dtype=torch.int64)
-        table[IGNORE] = IGNORE
-        for dataset_id, channel in enumerate(scored.channels):
-            table[dataset_id] = channel if channel < step.num_classes else BACKGROUND
-        labelled = [channel for channel in scored.channels if channel < step.num_classes]
-        return ScoredImages(scored.split, indices, table, labelled)
+        """Images with their labels; pixels of a class that the step does not know are left out.
 
-    def _channel(self, name: str, folder: Path) -> int:
-        """The channel of a class of the validation folder."""
-        names = [plain(known) for known in self.classes]
-        if plain(name) not in names[1:]:
+        So background is the same pixels before and after the extension.
+        """
+        known = [channel if channel < step.num_classes else IGNORE for channel in scored.channels]
+        table = _label_table(known, elsewhere=BACKGROUND, void=IGNORE)
+        return ScoredImages(scored.split, indices, table, [channel for channel in known if channel != IGNORE])
+
+    def _by_name(self, names: Sequence[str]) -> list[int]:
+        """The channel of each class of a folder, 255 for one that is not known; the first is the background."""
+        channels = {plain(known): channel for channel, known in enumerate(self.classes) if channel != BACKGROUND}
+        return [BACKGROUND, *(channels.get(plain(name), IGNORE) for name in names[1:])]
+
+    def _require_known(self, folder: Path, names: Sequence[str], channels: Sequence[int]) -> None:
+        """Refuse a validation folder of foreign classes only; of others, say which are not scored."""
+        foreign = [name for name, channel in zip(names, channels, strict=True) if channel == IGNORE]
+        if len(foreign) == len(names) - 1:
             raise InputError(
-                f"{folder / 'classes.txt'} names '{name}', which the extended model does not know: its classes are "
-                f"{', '.join(self.classes[1:])}.{closest(name, self.classes[1:])}"
+                f"{folder / 'classes.txt'} names '{foreign[0]}' and no class that the extended model knows: these are "
+                f"{', '.join(self.classes[1:])}.{closest(foreign[0], self.classes[1:])}"
             )
-        return names.index(plain(name))
+        if foreign:
+            self.remarks = (
+                f"{', '.join(foreign)} of {folder.name} {'is' if len(foreign) == 1 else 'are'} not known to the "
+                "extended model: pixels labelled so are not scored.",
+            )
+
+    def _require_scored(self, report_progress: ReportProgress | None) -> None:
+        """Check the masks before training, for which there must be something to be scored on; the scan is cached."""
+        shown: set[int] = set()
+        for split, classes, channels in self._scored:
+            for ids in class_presence(split, classes, report_progress=report_progress):
+                shown |= {channels[dataset_id] for dataset_id in ids if dataset_id < len(channels)}
+        if self.data.validation is not None and not any(len(scored.split) for scored in self._scored[:-1]):
+            raise InputError(f"--validation {self.data.validation} has an empty val.txt: it lists no image to score.")
+        if not shown - {BACKGROUND, IGNORE}:
+            raise InputError(
+                f"no validation image of {self.source.name} shows a class of the extended model: there would be "
+                "nothing to score; add such images to its val.txt, or remove that file to hold out every fifth image."
+            )
 
     def _require_every_class(self) -> None:
         shown = frozenset().union(*self._presence) if self._presence else frozenset()
         for dataset_id, name in enumerate(self.source.classes):
-            if dataset_id > 0 and dataset_id not in shown:
+            if self._channels[dataset_id] in self.steps[1].new and dataset_id not in shown:
                 raise InputError(
                     f"no training image of {self.source.name} shows '{name}': there is nothing to learn it from "
                     "('incseg data check folder' tells what the masks hold)."
                 )
 
 
-def refuse_clashes(known: Sequence[str], source: Source) -> None:
-    """Refuse a folder that names a class the model already has: it would become two channels of one name."""
+def _label_table(channels: Sequence[int], *, elsewhere: int, void: int) -> Tensor:
+    """(256,) int64, the id in a mask → channel: ``void`` for 255, ``elsewhere`` for ids without a class."""
+    table = torch.full((IGNORE + 1,), elsewhere, dtype=torch.int64)
+    table[: len(channels)] = torch.tensor(channels)
+    table[IGNORE] = void
+    return table
+
+
+def new_classes(known: Sequence[str], source: Source) -> tuple[str, ...]:
+    """The classes of a folder that a model does not know; refuses a folder without any."""
     taken = {plain(name): name for name in known}
-    for name in source.classes[1:]:
-        if plain(name) in taken:
-            raise InputError(
-                f"the model already knows '{taken[plain(name)]}': {source.name} must name new classes only, after the "
-                "background; rename it there if it is something else, or set its pixels to 0 and leave it out."
-            )
+    new = tuple(name for name in source.classes[1:] if plain(name) not in taken)
+    doubled = sorted({name for name in new if [plain(other) for other in new].count(plain(name)) > 1})
+    if doubled:
+        raise InputError(f"classes.txt in {source.name} names one class twice: {', '.join(doubled)}.")
+    if not new:
+        raise InputError(
+            f"the model already knows all classes of {source.name} ({', '.join(source.classes[1:])}): "
+            "there is none to add."
+        )
     if plain(source.classes[0]) in taken and plain(source.classes[0]) != plain(known[0]):
         raise InputError(
             f"the first line of classes.txt in {source.name} is '{source.classes[0]}', a class of the model: the "
             "background comes first, as id 0 of the masks."
         )
-    if len(known) + len(source.classes) - 1 > IGNORE:
+    if len(known) + len(new) > IGNORE:
         raise InputError(
             f"there can be at most {IGNORE} classes with background, since the id {IGNORE} marks ignored pixels."
         )
+    return new

@@ -13,6 +13,7 @@ from incseg.curriculum.rules import (
     images_per_step,
     images_showing_most,
     images_showing_seen,
+    sampling_weights,
     scored_images,
     scoring_table,
     training_table,
@@ -48,7 +49,10 @@ def build_curriculum(
     for note in source.notes:
         say(note)
     if data.known is not None:
-        return Extension(source, data, report_progress)
+        extension = Extension(source, data, report_progress)
+        for remark in extension.remarks:
+            say(remark)
+        return extension
     shortfall = dataset_entry(protocol.dataset).shortfall(source)
     if shortfall:
         say(shortfall)
@@ -79,7 +83,9 @@ class ProtocolCurriculum(Curriculum):
         lists = self.indices[: step.index + 1] if keep_old else [self.indices[step.index]]
         chosen = sorted({index for indices in lists for index in indices})
         table = self.training_table(step, keep_old=keep_old)
-        return TrainingImages(self.learnt_from, chosen, table, TrainingTransform(crop_size))
+        labelled = frozenset(self.order[channel] for channel in (step.seen if keep_old else step.new))
+        weights = sampling_weights([self._train_presence[index] & labelled for index in chosen], self.data)
+        return TrainingImages(self.learnt_from, chosen, table, TrainingTransform(crop_size), weights)
 
     def training_table(self, step: Step, *, keep_old: bool = False) -> Tensor:
         """Only the step's classes are labelled, or with ``keep_old`` all seen so far."""

@@ -74,6 +74,20 @@ def balanced_partition(presence: Presence, steps: Sequence[Step], order: Dataset
     return [sorted(indices) for indices in chosen]
 
 
+def sampling_weights(shown: Sequence[frozenset[int]], data: DataConfig) -> tuple[float, ...] | None:
+    """How often each training image is to be drawn, in proportion; None: each once per epoch.
+
+    Balanced, an image weighs ``Σ_{c shown} 1/n_c`` with n_c the images that show c, so every class brings the same
+    weight in all. An image that shows none of the classes weighs as much as the least of the others.
+    """
+    if data.sampling == "uniform":
+        return None
+    images = Counter(channel for channels in shown for channel in channels)
+    weights = [sum(1 / images[channel] for channel in channels) for channels in shown]
+    least = min((weight for weight in weights if weight > 0), default=1.0)
+    return tuple(weight or least for weight in weights)
+
+
 def images_showing_seen(presence: Presence, step: Step, order: DatasetIds) -> list[int]:
     """Indices of the images that show at least one class known after this step."""
     seen = {order[channel] for channel in step.seen}

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from incseg.batch import Batch
 from incseg.console import Console, progress_of
-from incseg.curriculum import plain
 from incseg.datasets import Source, Split, open_source
 from incseg.datasets.folder import LAYOUT
 from incseg.datasets.scan import class_presence
+from incseg.datasets.source import plain
 from incseg.deploy.model import Model
 from incseg.errors import InputError
 from incseg.loading import WholeImages, whole_loader

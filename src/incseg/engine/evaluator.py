@@ -29,7 +29,7 @@ from incseg.metrics import (
 )
 from incseg.models import Segmenter
 from incseg.models.tiles import TILE, predict_ids
-from incseg.protocol import Step
+from incseg.protocol import BACKGROUND, Step
 
 PIXELS = 2**22  # counted at a time, so that large images need little memory
 
@@ -59,12 +59,18 @@ def score_step(
     rank: int = 0,
     world_size: int = 1,
 ) -> Tensor:
-    """(C, C) int64 confusion counts of this process's share of all images that a step is scored on."""
-    total = torch.zeros(step.num_classes, step.num_classes, dtype=torch.int64, device=device)
+    """(2, C, C) int64 confusion counts of this process's share of all images that a step is scored on.
+
+    The first are of all images, the second of those that label every class known: only there is background what the
+    masks call background.
+    """
+    classes = step.num_classes
+    total = torch.zeros(2, classes, classes, dtype=torch.int64, device=device)
     for images in curriculum.scored_images(step):
         batch_size = _batch_size(images, config.engine.score_batch_size)
         loader = whole_loader(images, batch_size, loading_processes(config), rank, world_size)
-        total += score(segmenter, loader, images.counted_as(step.num_classes), device)
+        counts = score(segmenter, loader, images.counted_as(classes), device)
+        total += torch.stack([counts, counts if images.labels_all(classes) else torch.zeros_like(counts)])
     return total
 
 
@@ -102,16 +108,25 @@ def side_by_side(folder: Path) -> Iterator[tuple[str, NDArray[np.uint8]]]:
         yield name, np.concatenate([np.asarray(Image.open(file).convert("RGB")) for file in files], axis=1)
 
 
-def step_entry(step: Step, classes: Sequence[str], images: int, confusion: Tensor) -> dict[str, Any]:
-    """The scores of one step; classes by name, missing values None."""
+def step_entry(
+    step: Step, classes: Sequence[str], images: int, confusion: Tensor, complete: Tensor | None = None
+) -> dict[str, Any]:
+    """The scores of one step; classes by name, missing values None.
+
+    ``complete`` are the counts on images that label every class, ``confusion`` itself if it is None. Background is
+    scored on these alone: elsewhere it may be any class that the masks do not label.
+    """
+    complete = confusion if complete is None else complete
     iou = intersection_over_union(confusion)
+    iou[BACKGROUND] = intersection_over_union(complete)[BACKGROUND]
+    shown = torch.cat([complete[:1], confusion[1:]])
     return {
         "step": step.index,
         "new_classes": [classes[c] for c in step.new],
         "training_images": images,
         "miou": {name: none_if_nan(value) for name, value in step_scores(iou, step).items()},
         "iou": {classes[c]: none_if_nan(value) for c, value in enumerate(iou)},
-        "confusion": confusion.tolist(),
+        "confusion": shown.tolist(),
     }
 
 

@@ -11,7 +11,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from incseg import methods
 from incseg.config import SCORING, DataConfig, Network, RunConfig, from_yaml, load_recipe, merge
 from incseg.console import Console, Table, is_rank_zero, percent
-from incseg.curriculum.extension import refuse_clashes
+from incseg.curriculum import new_classes
 from incseg.datasets import Source, open_source
 from incseg.datasets.folder import LAYOUT
 from incseg.datasets.reduced import reduced, usual_shapes
@@ -27,6 +27,7 @@ from incseg.run_folder import Run, RunFolder, model_name
 
 EPOCHS = 30  # the paper's, as long as that is neither too few nor too many iterations
 FEWEST, MOST = 800, 6000
+LARGEST_BATCH, FEWEST_PER_EPOCH = 8, 4
 SMALLEST_CROP, LARGEST_CROP = 96, 512
 LEARNING_RATE = 0.01  # the paper's of step 0, for a model that does not say with which it was trained
 # An extension's rate is SHARE/iterations of that of step 0, within limits: a tenth in long ones, as in the paper. In
@@ -60,7 +61,6 @@ def extend(
         if place is not None and not place.is_dir():
             raise InputError(f"{option} {place} is not a folder; it must hold {LAYOUT}.")
     source = open_source("folder", data, _reading(settings))
-    refuse_clashes(model.classes, source)
     config = choose_settings(model, source, data, method, seed, validation, settings)
     solves = methods.parse(config.method, config.settings).solves
     if not solves:
@@ -93,7 +93,7 @@ def choose_settings(
             raise InputError(f"--{name.replace('_', '-')} cannot be set here: {reason}.")
     trained = model.history[-1] if model.history else {}
     longest_side = model.segmenter.architecture.longest_side
-    batch_size = settings.get("optim", {}).get("batch_size") or min(max(2, len(source.train)), 8)
+    batch_size = settings.get("optim", {}).get("batch_size") or _batch_size(len(source.train))
     per_epoch = batches_per_epoch(len(source.train), batch_size) if isinstance(batch_size, int) else 1
     iterations = min(max(EPOCHS * per_epoch, FEWEST), MOST)
     rate = trained.get("learning_rate", LEARNING_RATE)
@@ -115,10 +115,16 @@ def choose_settings(
             "batch_size": batch_size,
             "learning_rate": rate,  # unused here; the next extension reads it from the model's history
             "incremental_learning_rate": rate * share,
+            "keep_background": True,
         },
     }
-    task = f"{len(model.classes) - 1}-{len(source.classes) - 1}"
+    task = f"{len(model.classes) - 1}-{len(new_classes(model.classes, source))}"
     return load_recipe(f"folder/{task}/overlapped", merge(chosen, settings))
+
+
+def _batch_size(images: int) -> int:
+    """At most LARGEST_BATCH, and small enough that an epoch of few images is several iterations."""
+    return min(max(images // FEWEST_PER_EPOCH, 2), LARGEST_BATCH)
 
 
 def _crop_size(source: Source, longest_side: int | None) -> int:
@@ -138,11 +144,15 @@ def _announce(model: TrainedModel, source: Source, config: RunConfig, solves: bo
     how = (
         f", one pass over {images} images, no training"
         if solves
-        else f" on {images} images, {optim.epochs} epochs of {batches_per_epoch(images, optim.batch_size)} iterations, "
-        f"batch {optim.batch_size}, crops of {config.data.crop_size}, "
+        else f" on {images} images, {optim.epochs * batches_per_epoch(images, optim.batch_size)} iterations "
+        f"({optim.epochs} epochs), batch {optim.batch_size}, crops of {config.data.crop_size}, "
         f"learning rate {optim.incremental_learning_rate:g}"
     )
-    console.mention(f"{len(model.classes) - 1} classes + {', '.join(source.classes[1:])}: {config.method}{how}")
+    new = new_classes(model.classes, source)
+    console.mention(f"{len(model.classes) - 1} classes + {', '.join(new)}: {config.method}{how}")
+    labelled_too = [name for name in source.classes[1:] if name not in new]
+    if labelled_too:
+        console.mention(f"{', '.join(labelled_too)}: known to the model, and learnt further where it is labelled.")
 
 
 def _given(model: TrainedModel) -> GivenModel:
@@ -152,28 +162,39 @@ def _given(model: TrainedModel) -> GivenModel:
     place = RunFolder.holding(model.path) if model.path is not None else None
     if place is None:
         return given
-    run = from_yaml(place[0].config)
     try:
+        run = from_yaml(place[0].config)
         return replace(given, remembered_by=methods.parse(run.method, run.settings).first_step)
     except InputError:  # a method that is not installed here any more: nothing can continue from what it remembers
         return given
 
 
 def before_and_after(run: Path) -> Table:
-    """IoU per class of the given and of the extended model, on the validation images that label the class."""
+    """IoU per class of the given and of the extended model, on the validation images that label the class.
+
+    Background is scored on images that label every class the model knows, and has a dash where there are none.
+    """
     result = Run.read(run)
     steps, new = result.steps, set(result.steps[-1]["new_classes"])
     rows = [[name, percent(result.iou(0, name)), percent(result.iou(-1, name))] for name in result.classes]
+    recalls = [result.background_recall(step) for step in (0, -1)]
+    rows.insert(1, [f"{result.classes[0]}, recall", *map(percent, recalls)])
     for title, group in [
         ("mean of old classes", [name for name in result.classes[1:] if name not in new]),
         ("mean of new classes", [name for name in result.classes[1:] if name in new]),
     ]:
         rows.append([title, *(percent(mean(result.iou(step, name) for name in group)) for step in (0, -1))])
     unseen = [name for name in result.classes[1:] if steps[-1]["iou"][name] is None]
-    note = (
+    unknown = [result.classes[0]] if math.isnan(recalls[-1]) and not unseen else []
+    notes = [
         f"No validation image labels {', '.join(unseen)}: give some with --validation DIR to see whether "
-        "they were kept."
+        f"they and {result.classes[0]} were kept."
         if unseen
-        else ""
-    )
+        else "",
+        "No validation image labels every class, so background cannot be scored: give some with --validation DIR."
+        if unknown
+        else "",
+        result.warning,
+    ]
+    note = " ".join(filter(None, notes))
     return Table(f"{run}: IoU before and after (%)", ["class", "before", "after"], rows, note)

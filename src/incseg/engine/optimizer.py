@@ -2,6 +2,7 @@
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm  # what plain, timm's and synchronised normalisation have in common
 
 from incseg.config import OptimConfig
 from incseg.models import Segmenter
@@ -16,6 +17,13 @@ def build_optimizer(student: nn.Module, optim: OptimConfig) -> torch.optim.SGD:
         weight_decay=optim.weight_decay,
         nesterov=optim.momentum > 0,
     )
+
+
+def freeze_norm(student: nn.Module) -> None:
+    """Keep batch normalisation as it is: statistics, scales and shifts. Lasts until ``student.train()``."""
+    for module in student.modules():
+        if isinstance(module, _BatchNorm):
+            module.eval().requires_grad_(False)
 
 
 def freeze_unused(student: Segmenter, crop_size: int, *, with_stages: bool) -> None:

@@ -48,7 +48,7 @@ def _rescore(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
             break
         segmenter, classes = load_model(folder.model(step.index), fabric.device)
         confusion = score_step(segmenter, curriculum, step, config, fabric.device)
-        entries.append(step_entry(step, classes, finished.scores["training_images"], confusion.cpu()))
+        entries.append(step_entry(step, classes, finished.scores["training_images"], *confusion.cpu()))
     if not entries:
         raise InputError(f"{folder.path} has no finished step to score.")
     known = curriculum.classes[: curriculum.steps[len(entries) - 1].num_classes]

@@ -15,6 +15,7 @@ from torch import Tensor
 from incseg.batch import Batch, in_float32
 from incseg.config import RunConfig
 from incseg.curriculum.curriculum import Curriculum, Library
+from incseg.engine.background import background_shift
 from incseg.engine.checkpoint import Checkpoint, FinishedStep
 from incseg.engine.evaluator import (
     loading_processes,
@@ -25,7 +26,7 @@ from incseg.engine.evaluator import (
     step_history,
 )
 from incseg.engine.journal import Journal
-from incseg.engine.optimizer import build_optimizer, freeze_unused
+from incseg.engine.optimizer import build_optimizer, freeze_norm, freeze_unused
 from incseg.errors import TrainingError
 from incseg.loading import BatchAddresses, TrainingImages, TrainingSet, WholeImages, training_loader, whole_loader
 from incseg.methods import Context, Method
@@ -189,8 +190,12 @@ class Trainer:
         own = self.curriculum.training_images(step, self.config.data.crop_size, keep_old=self.method.keeps_data)
         self.student = self._synchronised(self.student).to(self.fabric.device).train()
         self.student.requires_grad_(True)  # what an earlier step froze, this step may train
+        if step.index > 0 and self.config.optim.freeze_norm:
+            freeze_norm(self.student)
         context = self._context(step, own, teacher)
         self.method.begin(context)
+        if teacher is not None and self.config.optim.keep_background:
+            self.student.softmax_head.keep_background(teacher.softmax_head)
         images = TrainingSet(own, self.method.replay(context))
         active = [part for part in self.method.parts if teacher is not None or not part.needs_teacher]
         uses_stages = any(part.needs_stages or part.needs_raw_stages for part in active)
@@ -207,7 +212,17 @@ class Trainer:
             self._record(run, terms, done=iteration + 1)
         self.journal.end_step()
         self._share_statistics()
+        self._keep_background(run)
         self.method.end(run.context)
+
+    def _keep_background(self, run: StepRun) -> None:
+        """Give background back what the new classes took of its score, if the run is to keep it."""
+        teacher = run.context.teacher
+        if teacher is None or not self.config.optim.keep_background:
+            return
+        shift = torch.tensor(background_shift(self.student, teacher, run.context.batches()))
+        mean = cast(Tensor, self.fabric.all_reduce(shift.to(self.fabric.device), reduce_op="mean"))
+        self.student.softmax_head.raise_background(float(mean))
 
     def _share_statistics(self) -> None:
         """Give all processes the batch-normalisation statistics of the first; each has its own, of its own batches."""
@@ -252,6 +267,7 @@ class Trainer:
             batch_size=self.config.optim.batch_size,
             epochs=epochs,
             seed=seed_from(self.config.seed, "batches", step.index),
+            weights=images.own.weights,
             replayed=replayed,
             alternate=images.replay is not None and images.replay.alternate,
             start=start,
@@ -324,7 +340,7 @@ class Trainer:
         confusion = score_step(self.student, self.curriculum, step, self.config, device, rank, world_size)
         confusion = cast(Tensor, self.fabric.all_reduce(confusion, reduce_op="sum"))
         classes = self.curriculum.classes[: step.num_classes]
-        entry = step_entry(step, classes, images, confusion.cpu())
+        entry = step_entry(step, classes, images, *confusion.cpu())
         if not (self.first_step_given and step.index == 0):
             self.history = [*self.history, self._history_of(step, entry)]
         if self.fabric.is_global_zero:

@@ -22,6 +22,8 @@ class Stream:
     seed: int
     first: int = 0
     """The position of the first image in the training set; the others follow it."""
+    weights: tuple[float, ...] | None = None
+    """How often each image is to be drawn, in proportion; None: each once per epoch."""
 
     @property
     def per_epoch(self) -> int:
@@ -31,7 +33,7 @@ class Stream:
     def batch(self, number: int) -> list[int]:
         """The positions of the images in any batch."""
         epoch, place = divmod(number, self.per_epoch)
-        chosen = _shuffle(self.images, self.size, seed_from(self.seed, "shuffle", epoch))
+        chosen = _shuffle(self.images, self.size, seed_from(self.seed, "shuffle", epoch), self.weights)
         return [self.first + i for i in chosen[place * self.size : (place + 1) * self.size].tolist()]
 
 
@@ -41,9 +43,16 @@ def batches_per_epoch(images: int, batch_size: int) -> int:
 
 
 @lru_cache(maxsize=4)
-def _shuffle(images: int, at_least: int, seed: int) -> Tensor:
-    """A permutation of the images; if they do not fill one batch, as many permutations as it takes."""
+def _shuffle(images: int, at_least: int, seed: int, weights: tuple[float, ...] | None) -> Tensor:
+    """A permutation of the images; if they do not fill one batch, as many permutations as it takes.
+
+    With weights as many draws as there are images, or as fill a batch, each by chance.
+    """
     generator = torch.Generator().manual_seed(seed)
+    if weights is not None:
+        return torch.tensor(weights, dtype=torch.float64).multinomial(
+            max(images, at_least), replacement=True, generator=generator
+        )
     rounds = max(1, -(-at_least // images))
     return torch.cat([torch.randperm(images, generator=generator) for _ in range(rounds)])
 
@@ -55,13 +64,14 @@ class BatchAddresses(Sampler[list[Address]]):
     Batch i depends on (seed, i) only, not on what was drawn before, so a run can start at any i. With several
     processes, each takes its share of every global batch. Replayed images, which come after the step's own in the
     training set, fill half of every batch, or with ``alternate`` every other batch; an epoch is a pass over the step's
-    own images in both cases.
+    own images in both cases. With ``weights`` the step's own images are drawn in proportion to these.
     """
 
     images: int
     batch_size: int
     epochs: int
     seed: int
+    weights: tuple[float, ...] | None = None
     replayed: int = 0
     alternate: bool = False
     start: int = 0
@@ -95,7 +105,8 @@ class BatchAddresses(Sampler[list[Address]]):
     @property
     def _own(self) -> Stream:
         halved = self.replayed > 0 and not self.alternate
-        return Stream(self.images, self.batch_size - (self.batch_size // 2 if halved else 0), self.seed)
+        size = self.batch_size - (self.batch_size // 2 if halved else 0)
+        return Stream(self.images, size, self.seed, weights=self.weights)
 
     @property
     def _replayed(self) -> Stream:

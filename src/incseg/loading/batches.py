@@ -30,6 +30,8 @@ class TrainingImages(Dataset[Batch]):
     indices: Sequence[int]
     table: Tensor
     transform: TrainingTransform
+    weights: tuple[float, ...] | None = None
+    """How often each is drawn, in proportion; None: each once per epoch."""
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -109,7 +111,7 @@ class ScoredImages(WholeImages):
     """Validation images with the labels they are scored on, at their own size or centre-cropped.
 
     ``labelled`` are the channels that these masks label; None: all. The masks show every other class as background, so
-    a prediction of such a class counts as background too.
+    a prediction of such a class counts as background too; and background itself is not scored on such images.
     """
 
     labelled: Sequence[int] | None = None
@@ -118,6 +120,10 @@ class ScoredImages(WholeImages):
     def __getitem__(self, position: int) -> Batch:
         whole = super().__getitem__(position)
         return whole if self.crop is None else Batch(*self.crop(whole.images, whole.labels))
+
+    def labels_all(self, num_classes: int) -> bool:
+        """Whether these masks label every channel."""
+        return self.labelled is None or set(self.labelled) >= set(range(num_classes))
 
     def counted_as(self, num_classes: int) -> Tensor:
         """(C,) the channel that a prediction of each channel counts as."""

@@ -23,7 +23,9 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return _mean_over_pixels(torch.log_softmax(logits, dim=1), labels)
 
 
-def unbiased_cross_entropy(logits: Tensor, labels: Tensor, *, old_classes: int) -> Tensor:
+def unbiased_cross_entropy(
+    logits: Tensor, labels: Tensor, *, old_classes: int, learn_labelled_old: bool = False
+) -> Tensor:
     """Cross-entropy in which background may be any class learnt before (MiB; UCD eq. 13 and 14).
 
     ``p̃(0) = Σ_{c<K} p(c)`` and ``p̃(c) = p(c)`` for the new classes c ≥ K; then cross-entropy of p̃ with the labels,
@@ -31,18 +33,18 @@ def unbiased_cross_entropy(logits: Tensor, labels: Tensor, *, old_classes: int) 
 
     Args:
         logits: (B, C, H, W) float.
-        labels: (B, H, W) int64; 255 is ignored, any old class counts as background.
+        labels: (B, H, W) int64 in 0…C−1, or 255 for ignored.
         old_classes: K, the number of classes known before this step, background included.
+        learn_labelled_old: a pixel labelled with an old class is learnt as that class; else it counts as background, as
+            in MiB's code. Only images that label old classes again make a difference.
 
     Returns:
         A scalar; 0 (with zero gradient) when every pixel is ignored.
     """
     log_probs = torch.log_softmax(logits, dim=1)
     background = torch.logsumexp(log_probs[:, :old_classes], dim=1, keepdim=True)
-    merged = torch.cat([background, log_probs[:, old_classes:]], dim=1)
-    is_new = (labels >= old_classes) & (labels != IGNORE)
-    shifted = torch.where(is_new, labels - old_classes + 1, torch.where(labels == IGNORE, IGNORE, 0))
-    return _mean_over_pixels(merged, shifted)
+    as_background = (labels < old_classes) & (not learn_labelled_old)
+    return _mean_over_pixels(torch.cat([background, log_probs[:, 1:]], dim=1), labels.where(~as_background, 0))
 
 
 def class_counts(labels: Tensor, *, num_classes: int) -> Tensor:

@@ -19,7 +19,12 @@ class UnbiasedCrossEntropy(CrossEntropy):
 
     def losses(self, view: View) -> dict[str, Tensor]:
         """``L_seg``; plain cross-entropy at step 0."""
-        loss = losses.unbiased_cross_entropy(view.student_logits, view.targets, old_classes=view.step.old_classes)
+        loss = losses.unbiased_cross_entropy(
+            view.student_logits,
+            view.targets,
+            old_classes=view.step.old_classes,
+            learn_labelled_old=bool(view.step.labelled_old),
+        )
         return {"segmentation": loss}
 
 

@@ -1,6 +1,6 @@
 """Prediction on images of any size: large ones as overlapping tiles whose logits are blended, in little memory."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -47,6 +47,7 @@ def predict_maps(
     """
     size = (images.shape[-2], images.shape[-1])
     images = resize_images(images, reduced_size(size, segmenter.architecture.longest_side))
+    kept: Iterable[tuple[Tensor, ...]]
     if max(images.shape[-2:]) <= tile:
         kept = zip(*read(segmenter.segment(images.to(segmenter.mean.device))), strict=True)
     else:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from incseg.colours import palette
 from incseg.datasets import cityscapes, voc
 from incseg.datasets.formats.annotated import Annotated, Classes, Example, Part, Skipped, one_line, part_named
 from incseg.datasets.formats.decoding import ByColour, ByValue
@@ -16,7 +17,6 @@ from incseg.datasets.formats.image_files import ImageFiles
 from incseg.datasets.formats.label_maps import Decoder, find_label_map, read_label_map
 from incseg.datasets.source import read_lines
 from incseg.errors import InputError
-from incseg.images import palette
 
 MASK_FOLDER = re.compile(
     r"(segmentation_?class\w*|masks?|labels?|annotations?|gt|gt_?fine|ground_?truth|segmentations?|\w*[_-](masks?|labels?|annot|gt))",
@@ -107,7 +107,7 @@ def _classes(described: Path) -> tuple[Classes, Decoder]:
             dict(enumerate(table[: cityscapes.LAST_LABEL_ID + 1])), described
         )
     if described.parent.name.lower().startswith("segmentationclass"):
-        colours = [(int(red), int(green), int(blue)) for red, green, blue in palette()[: len(voc.CLASSES)]]
+        colours = [(int(red), int(green), int(blue)) for red, green, blue in palette("voc")[: len(voc.CLASSES)]]
         ids = {colour: id_ for id_, colour in enumerate(colours)}
         return Classes.of(voc.CLASSES, described), ByColour(ids, Path("the list of VOC's colours"))
     return read_label_map(described)
