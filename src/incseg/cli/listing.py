@@ -5,7 +5,7 @@ from typing import Literal
 
 import tyro
 
-from incseg.config import as_text, load_recipe, recipe_names, section_types
+from incseg.config import as_text, load_recipe, published_presets, recipe_names, section_types
 from incseg.console import Console, Table
 
 
@@ -57,7 +57,7 @@ def protocols() -> list[Table]:
 
 
 def recipes() -> list[Table]:
-    """Every published recipe with its main settings."""
+    """Every published recipe with its main settings, and the presets that change one."""
     rows = []
     for name in recipe_names():
         config = load_recipe(name)
@@ -76,8 +76,18 @@ def recipes() -> list[Table]:
             rows,
             note,
             prose=True,
-        )
+        ),
+        _presets(),
     ]
+
+
+def _presets() -> Table:
+    rows = [
+        [name, dataset, "\n".join(f"{key} {as_text(value)}" for key, value in values.items())]
+        for name, dataset, values in published_presets()
+    ]
+    note = "Add one with: incseg train RECIPE --preset NAME. docs/reproduce.md says where each comes from."
+    return Table("presets", ["name", "datasets", "settings"], rows, note, prose=True)
 
 
 def settings() -> list[Table]:

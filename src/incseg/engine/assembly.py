@@ -185,6 +185,7 @@ def run_header(config: RunConfig, fabric: Fabric) -> dict[str, Any]:
         "protocol": config.protocol,
         "method": config.method,
         "seed": config.seed,
+        "scored_as": config.data.scored_as,
         "settings": {name: value for name, value in flat_settings(config).items() if name not in NAMED},
         "environment": {
             "incseg": incseg.__version__,

@@ -18,6 +18,7 @@ from incseg.curriculum.curriculum import Curriculum, Library
 from incseg.engine.checkpoint import Checkpoint, FinishedStep
 from incseg.engine.evaluator import (
     loading_processes,
+    number_scored,
     run_result,
     save_pictures,
     score_step,
@@ -319,9 +320,9 @@ class Trainer:
         confusion = score_step(self.student, self.curriculum, step, self.config, device, rank, world_size)
         confusion = cast(Tensor, self.fabric.all_reduce(confusion, reduce_op="sum"))
         classes = self.curriculum.classes[: step.num_classes]
-        entry = step_entry(step, classes, images, confusion.cpu())
+        entry = step_entry(step, classes, images, confusion.cpu(), number_scored(self.curriculum, step))
         if not (self.first_step_given and step.index == 0):
-            self.history = [*self.history, self._history_of(step, entry)]
+            self.history = [*self.history, self._history_of(entry)]
         if self.fabric.is_global_zero:
             save_model(self.student, classes, self.folder.model(step.index), self.history)
             names, pictured = self.curriculum.pictured_images(step, self.config.engine.pictures)
@@ -330,12 +331,11 @@ class Trainer:
         self.journal.show_pictures(step.index, self.folder.predictions(step.index))
         return entry
 
-    def _history_of(self, step: Step, entry: Mapping[str, Any]) -> StepHistory:
-        scored = sum(len(images) for images in self.curriculum.scored_images(step))
+    def _history_of(self, entry: Mapping[str, Any]) -> StepHistory:
         facts = {
             **self.config.optim.model_dump(),
             "crop_size": self.config.data.crop_size,
             "data": self.curriculum.source.name,
-            "validation_images": scored,
+            "validation_images": entry["scored_images"],
         }
         return step_history(self.header, entry, facts)
