@@ -34,6 +34,7 @@ def write_result(
                 "step": step.index,
                 "new_classes": [classes[c] for c in step.new],
                 "training_images": images[step.index],
+                "scored_images": 1240 if step.future else 1449,
                 "miou": {name: none_if_nan(value) for name, value in step_scores(values, step).items()},
                 "iou": dict(zip(_known(classes, step.num_classes), values, strict=True)),
                 "confusion": [],
@@ -42,6 +43,7 @@ def write_result(
     settings = {n: v for n, v in flat_settings(config).items() if n not in ("protocol", "method", "seed")}
     result = {
         "protocol": protocol, "method": method, "seed": seed, "settings": settings, "environment": {},
+        "scored_as": config.data.scored_as,
         "classes": _known(classes, len(entries[-1]["iou"])), "steps": entries, "average_miou": 0.5,
         "forgetting": {"mean": None, "classes": {}},
     }  # fmt: skip

@@ -20,7 +20,20 @@ VARIABLES = {
     "context": "Context",
     "step": "Step",
 }  # as the pages call an instance
-OTHER_FILES = (".json", ".jsonl", ".yaml", ".txt", ".md", ".pt", ".html", ".csv", ".png", ".jpg", ".safetensors")
+OTHER_FILES = tuple(f".{e}" for e in "json jsonl yaml txt md pt html csv png jpg npy safetensors".split())
+    ".json",
+    ".jsonl",
+    ".yaml",
+    ".txt",
+    ".md",
+    ".pt",
+    ".html",
+    ".csv",
+    ".png",
+    ".jpg",
+    ".npy",
+    ".safetensors",
+)
 OTHER_PACKAGES = ("torch", "triton", "huggingface_hub", "logger", "WandbLogger")  # `logger` is one of Lightning's
 
 
@@ -89,6 +102,7 @@ def exists(name: str) -> bool:
 
 
 SETTINGS = {tuple(name.split(".")) for name in setting_names()}
+SETTINGS |= {(entry.name, key) for entry in describe_methods() for key in entry.settings}
 
 
 def wrong_names(text: str) -> list[str]:

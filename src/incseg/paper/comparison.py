@@ -80,9 +80,13 @@ def _score(table: PaperTable, row: PaperRow, block: Block, column: Column, runs:
     counted_alike = group is None or _counts_background(row, block, group) == with_background
     paper = table.score(row, block, label) if counted_alike else None
     ours = [run.group(group.first, group.last, with_background) for run in runs] if group else []
-    is_all = group is not None and (group.first, group.last) == (1, block.num_foreground)
-    heading = f"{label}+bg" if with_background else f"{label} w/o bg" if is_all else label
-    return ComparedScore(heading, tuple(ours), nan_if_none(paper))
+    return ComparedScore(heading(block, label, with_background), tuple(ours), nan_if_none(paper))
+
+
+def heading(block: Block, label: str, with_background: bool = False) -> str:
+    """The heading of a column: the paper's, with what it counts where that is not the classes it names."""
+    is_all = any((g.label, g.first, g.last) == (label, 1, block.num_foreground) for g in block.scores)
+    return f"{label}+bg" if with_background else f"{label} w/o bg" if is_all else label
 
 
 def _counts_background(row: PaperRow, block: Block, group: ClassGroup) -> bool:
@@ -104,7 +108,7 @@ def as_table(title: str, rows: Sequence[ComparedRow]) -> Table:
             lines.append(["", "Δ", *(_signed(score.difference) for score in row.scores)])
     headings = [score.heading for score in rows[0].scores] if rows else []
     runs = [run for row in rows for run in row.runs]
-    return Table(title, ["method", "", *headings], lines, "; ".join([*scored_lines(runs), *_deviation_notes(rows)]))
+    return Table(title, ["method", "", *headings], lines, "\n".join([*scored_lines(runs), *_deviation_notes(rows)]))
 
 
 def _number(value: float) -> str:

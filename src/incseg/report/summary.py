@@ -92,7 +92,7 @@ def summary_table(runs: Sequence[Run]) -> Table:
     distinct = groups[:-1] if len(groups) > 2 else groups  # the last group then repeats several of the others
     classes = "; ".join(f"{_range(a, b)}: {', '.join(runs[0].classes[a : b + 1])}" for a, b in distinct)
     headers = ["method", *(_range(first, last) for first, last in groups), *SCORES]
-    note = "; ".join([*scored_lines(runs), classes])
+    note = "\n".join([*scored_lines(runs), classes])
     return Table(f"{runs[0].protocol}: mIoU after the last step (%)", headers, rows, note)
 
 
@@ -112,7 +112,7 @@ def conventions_table(runs: Sequence[Run]) -> Table:
     note = f"{papers}; 0 is background; dkd counts a class that appears nowhere as 0, the others leave it out"
     title = "by the conventions of the literature: mIoU after the last step (%)"
     headers = ["method", "as in", "classes: base, later, all", *COUNTED]
-    return Table(title, headers, rows, "; ".join([*scored_lines(runs), note]))
+    return Table(title, headers, rows, "\n".join([*scored_lines(runs), note]))
 
 
 def _class_groups(run: Run) -> list[tuple[int, int]]:
