@@ -20,19 +20,8 @@ VARIABLES = {
     "context": "Context",
     "step": "Step",
 }  # as the pages call an instance
-OTHER_FILES = tuple(f".{e}" for e in "json jsonl yaml txt md pt html csv png jpg npy safetensors".split())
-    ".json",
-    ".jsonl",
-    ".yaml",
-    ".txt",
-    ".md",
-    ".pt",
-    ".html",
-    ".csv",
-    ".png",
-    ".jpg",
-    ".npy",
-    ".safetensors",
+OTHER_FILES = tuple(
+    f".{e}" for e in ["json", "jsonl", "yaml", "txt", "md", "pt", "html", "csv", "png", "jpg", "npy", "safetensors"]
 )
 OTHER_PACKAGES = ("torch", "triton", "huggingface_hub", "logger", "WandbLogger")  # `logger` is one of Lightning's
 
