@@ -151,8 +151,8 @@ def test_masks_of_train_ids_are_read_where_there_are_no_others(tmp_path: Path) -
         path.unlink()
     split = open_source("cityscapes", root).train
     assert len(split) == 5
-    for index, mask in enumerate(by_label):
-        assert torch.equal(split.mask(index), mask)
+    for index, expected in enumerate(by_label):
+        assert torch.equal(split.mask(index), expected)
     index_image(np.full((4, 4), 19, np.uint8)).save(split.files(0)[1])  # no train id: not the class of id 19
     Image.new("RGB", (4, 4)).save(split.files(0)[0])
     with pytest.raises(InputError, match="there are only 20 classes"):

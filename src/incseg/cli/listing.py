@@ -64,7 +64,7 @@ def recipes() -> list[Table]:
         network = f"{config.model.decoder}\n{config.model.encoder}"
         protocol = "" if config.protocol == name else config.protocol
         if config.data.class_order is not None:
-            protocol += f" in class order {', '.join(config.data.class_order)}"
+            protocol = f"{protocol.rpartition('/')[0]} in class order {', '.join(config.data.class_order)}"
         optim = config.optim
         training = f"{optim.epochs} epochs, batch {optim.batch_size}, lr {optim.learning_rate:g} / "
         rows.append([name, network, training + f"{optim.incremental_learning_rate:g}", protocol])
