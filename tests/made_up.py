@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from incseg.config import flat_settings, load_recipe, merge, to_yaml
+from incseg.config import flat_settings, load_recipe, published_images, to_yaml
 from incseg.metrics import none_if_nan, step_scores
-from incseg.paper import EVALUATION
 from incseg.protocol import Protocol
 
 CLASSES = {"voc": 20, "ade20k": 150, "cityscapes": 19}
@@ -24,8 +23,9 @@ def write_result(
     steps: int | None = None,
 ) -> Path:
     """The ``result.json`` and ``config.yaml`` of a run, scored as in the paper; ``iou(step, channel)`` is how well."""
-    config = load_recipe(protocol, {**merge(EVALUATION, overrides or {}), "method": method, "seed": seed})
+    config = load_recipe(protocol, {**(overrides or {}), "method": method, "seed": seed})
     classes = ["background", *(f"class {c}" for c in range(1, CLASSES[protocol.split("/", maxsplit=1)[0]] + 1))]
+    images = published_images(protocol, config.data.class_order) or [1] * 99
     entries: list[dict[str, Any]] = []
     for step in Protocol.parse(protocol).steps(len(classes) - 1)[:steps]:
         values = [iou(step.index, channel) for channel in range(step.num_classes)]
@@ -33,7 +33,8 @@ def write_result(
             {
                 "step": step.index,
                 "new_classes": [classes[c] for c in step.new],
-                "training_images": 1,
+                "training_images": images[step.index],
+                "scored_images": 1240 if step.future else 1449,
                 "miou": {name: none_if_nan(value) for name, value in step_scores(values, step).items()},
                 "iou": dict(zip(_known(classes, step.num_classes), values, strict=True)),
                 "confusion": [],
@@ -42,6 +43,7 @@ def write_result(
     settings = {n: v for n, v in flat_settings(config).items() if n not in ("protocol", "method", "seed")}
     result = {
         "protocol": protocol, "method": method, "seed": seed, "settings": settings, "environment": {},
+        "scored_as": config.data.scored_as,
         "classes": _known(classes, len(entries[-1]["iou"])), "steps": entries, "average_miou": 0.5,
         "forgetting": {"mean": None, "classes": {}},
     }  # fmt: skip

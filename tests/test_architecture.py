@@ -119,3 +119,22 @@ def test_the_engine_names_no_method() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value:
                 assert not set(node.value.split("+")) <= known, f"{path.name} names the method {node.value}"
+
+
+def test_data_commands_do_not_wait_for_lightning() -> None:
+    """It takes seconds to import, and nothing that ``incseg data`` imports, directly or not, needs it."""
+    reached, waiting = set[str](), {"cli/data.py"}
+    while waiting:
+        path = waiting.pop()
+        reached.add(path)
+        tree = ast.parse((SOURCE / path).read_text(encoding="utf-8"))
+        nodes = ast.walk(tree) if path == "cli/data.py" else tree.body
+        modules = [f"{n.module}.{alias.name}" for n in nodes if isinstance(n, ast.ImportFrom) for alias in n.names]
+        modules += [alias.name for n in tree.body if isinstance(n, ast.Import) for alias in n.names]
+        assert not [module for module in modules if module.split(".")[0] == "lightning"], path
+        for module in modules:
+            parts = module.split(".")[1:] if module.startswith("incseg.") else []
+            inside = ["/".join(parts[: end + 1]) for end in range(len(parts))]
+            files = [f"{place}{ending}" for place in inside for ending in (".py", "/__init__.py")]
+            waiting |= {file for file in files if (SOURCE / file).is_file()} - reached
+    assert {"curriculum/protocol_curriculum.py", "datasets/check.py", "report/dataset_check.py"} <= reached

@@ -12,8 +12,9 @@ import pytest
 from incseg import cli
 from incseg.cli.arguments import read_arguments
 from incseg.cli.train import train as train_command
-from incseg.config import RunConfig, load_recipe
+from incseg.config import RunConfig, flat_settings, load_recipe, published_presets, recipe_names
 from incseg.engine.assembly import train
+from incseg.methods import describe_methods
 from incseg.paper import read_tables
 from samples import write_classes
 
@@ -35,6 +36,41 @@ def test_every_command_runs(line: str, capsys: pytest.CaptureFixture[str]) -> No
 def test_every_table_is_named() -> None:
     named = {shlex.split(line)[2] for line in LINES if "reproduce" in line}
     assert named == set(read_tables())
+
+
+DIFFERENCES = [
+    [cell.strip(" `") for cell in line.strip("|").split("|")]
+    for line in TEXT.split("| recipes | method | setting |")[1].splitlines()[2:]
+    if line.startswith("|")
+]
+
+
+def value_in(recipe: str, method: str, setting: str, preset: str = "") -> str:
+    """A setting as a recipe has it, or the method's default."""
+    config = flat_settings(load_recipe(recipe, {"method": method, **({"preset": preset} if preset else {})}))
+    owner, _, name = setting.partition(".")
+    defaults = {entry.name: entry.settings for entry in describe_methods()}.get(owner, {})
+    value = config.get(setting, config.get(f"settings.{setting}", defaults.get(name)))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@pytest.mark.parametrize("row", DIFFERENCES, ids=" ".join)
+def test_the_differences_from_paper_and_scripts_are_those_of_the_recipes(row: list[str]) -> None:
+    recipes, method, setting, paper, scripts, ours, why = row
+    found = [name for name in recipe_names() if f"{name}/".startswith(f"{recipes}/") and name.count("/") == 2]
+    assert found
+    for name in found:
+        if "offline" not in name:
+            assert value_in(name, method, setting) == (f"{float(ours):g}" if ours[0].isdigit() else ours)
+    assert ours in paper or paper == "–"
+    for preset in re.findall(r"--preset ([\w-]+)", why):
+        known = {*(f"{float(number):g}" for number in re.findall(r"\d[\d.]*\d|\d+", f"{scripts} {why}")), scripts}
+        assert value_in(found[0], method, setting, preset) in known
+
+
+def test_the_page_has_every_preset() -> None:
+    named = set(re.findall(r"--preset ([a-z][\w-]+)", TEXT))
+    assert named == {name for name, _, _ in published_presets()}
 
 
 def test_the_examples_of_the_library_run(

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from incseg.metrics import (
+    CONVENTIONS,
     confusion_matrix,
     forgetting,
     harmonic_mean,
@@ -43,6 +44,31 @@ def test_scores_of_groups_with_and_without_background() -> None:
     assert scores["old_with_background"] == pytest.approx(0.7)
     assert scores["all_with_background"] == pytest.approx((0.9 + 0.5 + 0.7 + 0.2) / 4)
     assert scores["harmonic"] == pytest.approx(2 * 0.6 * 0.2 / 0.8)
+
+
+def test_harmonic_is_of_the_classes_of_step_0_and_all_later_ones() -> None:
+    last = steps("2-1", 4)[2]  # old: 1, 2, 3; new: 4; but base: 1, 2 and later: 3, 4
+    scores = step_scores([0.9, 0.5, 0.7, 0.4, 0.2], last)
+    assert scores["harmonic"] == pytest.approx(2 * 0.6 * 0.3 / 0.9)
+
+
+# Counts of five classes, background first; class 4 appears nowhere. By hand: IoU = TP / (row + column - TP).
+CONFUSION = torch.tensor([[50, 5, 0, 5, 0], [10, 30, 0, 0, 0], [0, 0, 20, 20, 0], [5, 0, 0, 15, 0], [0, 0, 0, 0, 0]])
+IOU = [50 / 75, 30 / 45, 20 / 40, 15 / 45]
+
+
+@pytest.mark.parametrize(
+    ("name", "base", "later", "everything"),
+    [
+        ("ucd", (IOU[1] + IOU[2]) / 2, IOU[3], (IOU[1] + IOU[2] + IOU[3]) / 3),
+        ("plop", (IOU[0] + IOU[1] + IOU[2]) / 3, IOU[3], sum(IOU) / 4),
+        ("dkd", (IOU[0] + IOU[1] + IOU[2]) / 3, (IOU[3] + 0) / 2, (sum(IOU) + 0) / 5),
+    ],
+)
+def test_the_groups_of_the_literature_by_hand(name: str, base: float, later: float, everything: float) -> None:
+    scores = CONVENTIONS[name].scores(intersection_over_union(CONFUSION), base=2)
+    expected = {"base": base, "later": later, "all": everything, "harmonic": 2 * base * later / (base + later)}
+    assert scores == pytest.approx(expected, abs=1e-15)
 
 
 def test_step_zero_has_no_old_classes() -> None:

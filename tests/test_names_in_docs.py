@@ -21,17 +21,7 @@ VARIABLES = {
     "step": "Step",
 }  # as the pages call an instance
 OTHER_FILES = (
-    ".json",
-    ".xml",
-    ".jsonl",
-    ".yaml",
-    ".txt",
-    ".md",
-    ".pt",
-    ".html",
-    ".csv",
-    ".png",
-    ".jpg",
+    *(".json", ".jsonl", ".xml", ".yaml", ".txt", ".md", ".pt", ".html", ".csv", ".png", ".jpg", ".npy"),
     ".safetensors",
 )
 OTHER_PACKAGES = ("torch", "triton", "huggingface_hub", "logger", "WandbLogger")  # `logger` is one of Lightning's
@@ -102,6 +92,7 @@ def exists(name: str) -> bool:
 
 
 SETTINGS = {tuple(name.split(".")) for name in setting_names()}
+SETTINGS |= {(entry.name, key) for entry in describe_methods() for key in entry.settings}
 
 
 def wrong_names(text: str) -> list[str]:

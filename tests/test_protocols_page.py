@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from incseg import cli
+from incseg.config import published_images
 from incseg.datasets.cityscapes import LABEL_IDS
 from samples import write_ade20k, write_cityscapes
 
@@ -55,3 +56,18 @@ def test_the_defaults_are_those_of_the_table() -> None:
         data = load_recipe(recipe).data
         ours = [data.void, data.scored_void, data.future, data.background]
         assert [a for a, b in zip(ours, rows[title], strict=True) if b != "–"] == [b for b in rows[title] if b != "–"]
+
+
+def test_the_published_numbers_of_images_are_those_that_ship_with_the_recipes() -> None:
+    rows = re.findall(r"^\| (1[059]-\d+) \| ([\d, ]+) \| ([\d, ]+) \|$", PAGE, flags=re.MULTILINE)
+    assert len(rows) == 5
+    for task, *columns in rows:
+        for setting, numbers in zip(("disjoint", "overlapped"), columns, strict=True):
+            published = published_images(f"voc/{task}/{setting}", None)
+            assert published in ([int(number) for number in numbers.split(",")], None)
+            assert (published is None) == (setting == "overlapped" and task.startswith("10-"))
+    for name in ("ade20k/100-50", "ade20k/100-10", "ade20k/50-50"):
+        for order in ("a", "b"):
+            numbers = published_images(f"{name}/disjoint", (order,))
+            assert numbers
+            assert ", ".join(map(str, numbers)) in " ".join(PAGE.split())

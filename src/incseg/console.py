@@ -106,7 +106,7 @@ def progress_of(title: str, console: Console, *, patience: float = 0.0) -> Itera
 
 @dataclass(frozen=True)
 class Table:
-    """A title, headers and rows of text; the first column is a name, the others are numbers unless ``prose``."""
+    """A title, headers, rows of text, a note; the first column is a name, the others are numbers unless ``prose``."""
 
     title: str
     headers: Sequence[str]
@@ -176,7 +176,7 @@ class Table:
         """An HTML table; every cell is escaped."""
         head = "".join(f"<th>{html.escape(text)}</th>" for text in self.headers)
         body = "".join(f"<tr>{self._html_cells(row)}</tr>" for row in self.rows)
-        note = f"<p class='note'>{html.escape(self.note)}</p>" if self.note else ""
+        note = f"<p class='note'>{html.escape(self.note).replace(chr(10), '<br>')}</p>" if self.note else ""
         table = f"<table class='stacking'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         return f"<h2>{html.escape(self.title)}</h2><div class='scroll'>{table}</div>{note}"
 

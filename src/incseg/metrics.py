@@ -5,6 +5,7 @@ A class that appears neither in the ground truth nor in the prediction has no Io
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from incseg.protocol import BACKGROUND, IGNORE, Step
@@ -66,14 +67,44 @@ def step_scores(iou: Sequence[float], step: Step) -> dict[str, float]:
 
     ``old``, ``new`` and ``all`` count foreground classes only (the convention of the paper's tables); the names ending
     in ``_with_background`` also count channel 0, which belongs to ``old`` as it does in tables that count it.
-    ``harmonic`` is the harmonic mean of ``old`` and ``new``.
+    ``harmonic`` is the harmonic mean of the classes of step 0 and of all later ones, not of ``old`` and ``new``.
     """
     old, new = [iou[c] for c in step.old], [iou[c] for c in step.new]
     scores = {"old": mean(old), "new": mean(new), "all": mean(old + new)}
     scores["old_with_background"] = mean([iou[0], *old])
     scores["all_with_background"] = mean([iou[0], *old, *new])
-    scores["harmonic"] = harmonic_mean(scores["old"], scores["new"])
+    scores["harmonic"] = CONVENTIONS["ucd"].scores(iou, len(step.base))["harmonic"]
     return scores
+
+
+@dataclass(frozen=True)
+class Convention:
+    """How a group of papers averages IoU over the classes of step 0 (base) and those of all later steps (later)."""
+
+    papers: str
+    counts_background: bool
+    """Among the base classes, and in the mean of all."""
+    absent_is_zero: bool = False
+    """A class that appears nowhere counts as 0, instead of being left out."""
+
+    def scores(self, iou: Sequence[float], base: int) -> dict[str, float]:
+        """``base``, ``later``, ``all``, and the harmonic mean of the first two.
+
+        Args:
+            iou: per channel, background first.
+            base: number of foreground classes learnt in step 0.
+        """
+        counted = [0.0 if self.absent_is_zero and math.isnan(value) else value for value in iou]
+        start = 0 if self.counts_background else 1
+        first, later = mean(counted[start : base + 1]), mean(counted[base + 1 :])
+        return {"base": first, "later": later, "all": mean(counted[start:]), "harmonic": harmonic_mean(first, later)}
+
+
+CONVENTIONS = {
+    "ucd": Convention("UCD, MiB", counts_background=False),
+    "plop": Convention("PLOP, SDR and most since 2021", counts_background=True),
+    "dkd": Convention("DKD, STAR", counts_background=True, absent_is_zero=True),
+}
 
 
 def forgetting(history: Sequence[Sequence[float]]) -> list[float]:

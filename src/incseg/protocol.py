@@ -43,6 +43,8 @@ class Step:
     future: tuple[int, ...] = ()
     labelled_old: tuple[int, ...] = ()
     """Old channels that this step's images label all the same, as an extension's may; a protocol's never do."""
+    base: tuple[int, ...] = ()
+    """What step 0 learnt; tables of the field set these classes against all later ones."""
 
     @property
     def seen(self) -> tuple[int, ...]:
@@ -108,8 +110,9 @@ def steps(task: str, num_foreground: int, dataset: str = "the dataset") -> list[
     for size in _step_sizes(task, num_foreground, dataset):
         bounds.append(bounds[-1] + size)
     everything = tuple(range(1, num_foreground + 1))
+    base = everything[: bounds[1] - 1]
     return [
-        Step(index, old=everything[: start - 1], new=everything[start - 1 : stop - 1], future=everything[stop - 1 :])
+        Step(index, everything[: start - 1], everything[start - 1 : stop - 1], everything[stop - 1 :], base)
         for index, (start, stop) in enumerate(itertools.pairwise(bounds))
     ]
 

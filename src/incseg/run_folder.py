@@ -8,6 +8,7 @@ whose presence says that the step is finished.
 import json
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from incseg.colours import DISTINCT, Colours
 from incseg.errors import InputError
 from incseg.files import expanded, replacing
-from incseg.metrics import mean, nan_if_none
+from incseg.metrics import CONVENTIONS, mean, nan_if_none
 from incseg.protocol import BACKGROUND, Protocol
 
 MODEL_FILE = "model.safetensors"
@@ -171,6 +172,8 @@ class Run:
     result: dict[str, Any]
     label: str = ""
     """Its name in a comparison: the method, and the settings in which it differs from other runs of that method."""
+    compared_base: int | None = None
+    """How many classes step 0 has in the runs it is compared with, if that is not its own number."""
     begins_at: int = 0
     """The step of the other runs with which its first step is compared; a run on all classes at once compares with
     their last."""
@@ -283,7 +286,40 @@ class Run:
         index = step if step < 0 else step - self.begins_at
         return self.steps[index] if step < 0 or index >= 0 else None
 
+    @property
+    def base(self) -> int:
+        """The number of foreground classes that count as those of step 0."""
+        return len(self.steps[0]["new_classes"]) if self.compared_base is None else self.compared_base
+
+    def counted(self, convention: str) -> dict[str, float]:
+        """The final scores by one of ``metrics.CONVENTIONS``."""
+        return CONVENTIONS[convention].scores([self.iou(-1, name) for name in self.classes], self.base)
+
+    def average_over_steps(self, score: str) -> float:
+        """The mean of a mean IoU over the steps."""
+        return mean(nan_if_none(step["miou"].get(score)) for step in self.steps)
+
+    @property
+    def scored_as(self) -> str:
+        """The convention of its scores in words; runs from before they were written have only the setting."""
+        return str(self.result.get("scored_as") or self.settings.get("data.scoring", "as in its settings"))
+
+    @property
+    def scored(self) -> str:
+        """What was scored in the end and on how many images, in one line."""
+        images = self.steps[-1].get("scored_images")
+        return f"scored: {self.scored_as}, {'an unknown number of' if images is None else images} images"
+
     def group(self, first_channel: int, last_channel: int, with_background: bool = False) -> float:
         """Mean final IoU of a range of channels, both included, and of background if wished."""
         names = self.classes[:1] * with_background + self.classes[first_channel : last_channel + 1]
         return mean(self.iou(-1, name) for name in names)
+
+
+def scored_lines(runs: Iterable[Run]) -> list[str]:
+    """What was scored in these runs: one line if it is the same for all, else one per convention with its runs."""
+    methods: dict[str, list[str]] = {}
+    for run in runs:
+        names = methods.setdefault(run.scored, [])
+        names += [run.label] if run.label not in names else []
+    return list(methods) if len(methods) < 2 else [f"{', '.join(names)}: {line}" for line, names in methods.items()]

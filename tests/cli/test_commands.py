@@ -170,7 +170,7 @@ def test_help_shows_the_defaults_of_the_recipe_and_the_settings_of_the_method(
 ) -> None:
     assert run("train", "voc/15-1/overlapped", "--method", "mib+ucd", "--help") == 0
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    for text in ("--mib.kd-weight FLOAT (default: 100.0)", "--ucd.temperature FLOAT (default: 0.07)",
+    for text in ("--mib.kd-weight FLOAT (default: 10.0)", "--ucd.temperature FLOAT (default: 0.07)",
                  "--optim.epochs INT Epochs per step. (default: 30)", "{ignore,background}"):  # fmt: skip
         assert text in shown
     assert "--plop" not in shown

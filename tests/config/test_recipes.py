@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from incseg.config import from_yaml, load_recipe, recipe_names, to_yaml
+from incseg.config import flat_settings, from_yaml, load_recipe, published_images, recipe_names, to_yaml
 from incseg.errors import InputError
 
 
@@ -36,11 +36,11 @@ def test_every_setting_of_the_paper_has_a_recipe() -> None:
 def test_the_papers_recipe_for_ade20k_and_cityscapes() -> None:
     ade = load_recipe("ade20k/100-50-b/disjoint", {"method": "plop+ucd"})
     assert (ade.optim.epochs, ade.optim.learning_rate, ade.optim.incremental_learning_rate) == (60, 0.01, 0.01)
-    assert ade.settings == {"plop": {"pod_weight": 0.001, "logits_weight": 0.00001, "thresholds": "released"}}
+    assert ade.settings == {"plop": {"thresholds": "released"}}  # the paper has one weight for all datasets
     assert (ade.data.future, ade.data.background) == ("background", "score")
     city = load_recipe("cityscapes/13-1/overlapped", {"method": "mib"})
     assert (city.optim.epochs, city.optim.learning_rate, city.optim.incremental_learning_rate) == (60, 0.01, 0.001)
-    assert city.settings == {"mib": {"kd_weight": 100.0}}
+    assert city.settings == {}
     assert (city.data.void, city.data.scored_void, city.data.future) == ("background", "background", "ignore")
 
 
@@ -63,9 +63,61 @@ def test_layers_later_ones_win(tmp_path: Path) -> None:
     assert config.settings == {"ucd": {"temperature": 0.5}}
 
 
-def test_one_class_at_a_time_weighs_distillation_more_where_mib_takes_part() -> None:
-    assert load_recipe("voc/15-1/overlapped", {"method": "mib"}).settings == {"mib": {"kd_weight": 100.0}}
-    assert load_recipe("voc/15-1/overlapped", {"method": "ft"}).settings == {}
+def test_published_recipes_score_as_the_paper_and_others_whole_images() -> None:
+    assert {load_recipe(name).data.scoring for name in recipe_names() if name.count("/") == 2} == {"paper"}
+    assert {load_recipe(name).data.scoring for name in ("demo", "voc/small", "folder/2-2")} == {"full"}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "method", "preset", "setting", "plain", "changed"),
+    [
+        ("voc/15-1/overlapped", "mib+ucd", "kd-100", "settings.mib.kd_weight", None, 100.0),
+        ("cityscapes/13-6/overlapped", "ft", "scripts", "optim.epochs", 60, 30),
+        ("ade20k/100-10-b/disjoint", "mib", "scripts", "optim.incremental_learning_rate", 0.01, 0.001),
+        ("ade20k/100-50/disjoint", "plop+ucd", "plop-scripts", "settings.plop.pod_weight", None, 0.001),
+        ("voc/19-1/disjoint", "mib+sdr", "sdr-kick-start", "settings.sdr.sparsity", None, 0.0001),
+        ("voc/19-1/disjoint", "sdr", "sdr-released", "settings.sdr.kd_weight", None, 100.0),
+    ],
+)
+def test_a_preset_is_used_where_it_is_asked_for(
+    recipe: str, method: str, preset: str, setting: str, plain: object, changed: object, tmp_path: Path
+) -> None:
+    assert flat_settings(load_recipe(recipe, {"method": method})).get(setting) == plain
+    assert flat_settings(load_recipe(recipe, {"method": method, "preset": [preset]}))[setting] == changed
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(f"protocol: {load_recipe(recipe).protocol}\nmethod: {method}\npreset: {preset}\n")
+    assert flat_settings(load_recipe(str(mine)))[setting] == changed
+
+
+def test_presets_that_cannot_be() -> None:
+    with pytest.raises(InputError, match=r"there is no preset 'script' here: use .*scripts.* Did you mean 'scripts'"):
+        load_recipe("ade20k/100-50/disjoint", {"preset": "script"})
+    with pytest.raises(InputError, match="the preset 'kd-100' has no setting for the method 'ft'"):
+        load_recipe("voc/15-1/disjoint", {"preset": "kd-100", "method": "ft"})
+
+
+@pytest.mark.parametrize(
+    ("recipe", "rates"),
+    [
+        ("voc/15-1/overlapped", (0.02, 0.0005)),
+        ("voc/10-1/disjoint", (0.02, 0.0005)),
+        ("voc/15-5/overlapped", (0.02, 0.02)),
+        ("voc/19-1/disjoint", (0.02, 0.005)),
+        ("ade20k/50-50/overlapped", (0.02, 0.1)),
+    ],
+)
+def test_dft_has_its_own_learning_rates(recipe: str, rates: tuple[float, float]) -> None:
+    dft, mib = (load_recipe(recipe, {"method": method}).optim for method in ("dft", "mib"))
+    assert (dft.learning_rate, dft.incremental_learning_rate) == rates
+    assert (mib.learning_rate, mib.incremental_learning_rate) == (0.01, 0.01 if recipe.startswith("ade") else 0.001)
+
+
+def test_published_numbers_of_images() -> None:
+    assert published_images("voc/15-1/disjoint", None) == [8437, 378, 299, 420, 500, 548]
+    assert published_images("ade20k/100-50/disjoint", ("a",)) == [13452, 6744]
+    assert published_images("ade20k/100-50/disjoint", ("b",)) == [10375, 9821]
+    assert published_images("ade20k/100-50/disjoint", ("c",)) is None
+    assert published_images("voc/12-8/disjoint", None) is None
 
 
 def test_spaces_in_a_sum_make_no_other_method() -> None:

@@ -7,6 +7,7 @@ import pytest
 import incseg
 from incseg.config import DataConfig
 from incseg.curriculum import ProtocolCurriculum, build_curriculum
+from incseg.curriculum.lists import beside_published
 from incseg.datasets import open_source
 from incseg.errors import InputError
 from incseg.images import index_image
@@ -72,8 +73,37 @@ def test_a_dataset_that_is_not_complete_is_mentioned(tmp_path: Path) -> None:
     root = write_cityscapes(tmp_path, {"ulm_0_0": everything}, {"ulm_1_0": everything})
     said: list[str] = []
     build_curriculum(Protocol.parse("cityscapes/13-6/overlapped"), DataConfig(root=root), said.append)
-    assert len(said) == 1
     assert said[0].startswith("cityscapes: 1 of the published 2975 training images")
+    assert said[1:] == [
+        "images per step: 1 (published: 2975), 1 (published: 2936); are all images and masks here, and in their "
+        "original size?"
+    ]
+    said.clear()
+    build_curriculum(
+        Protocol.parse("cityscapes/13-6/disjoint"), DataConfig(root=root, splits=_lists(tmp_path)), said.append
+    )
+    assert said[1].startswith("images per step: 1 (published: 1516), 1 (published: 1459); this protocol has no rule")
+
+
+def _lists(folder: Path) -> Path:
+    (folder / "lists").mkdir()
+    for step in (0, 1):
+        np.save(folder / "lists" / f"train-{step}.npy", np.array([0]))
+    return folder / "lists"
+
+
+@pytest.mark.parametrize(
+    ("found", "published", "said"),
+    [
+        ([8437, 2145], [8437, 2145], "images per step: 8437, 2145, as many as published"),
+        ([9567, 2145], [9568, 2145], "images per step: 9567 (published: 9568), 2145; are all images and masks here"),
+        ([1, 2], None, ""),
+    ],
+)
+def test_images_per_step_beside_the_published(found: list[int], published: list[int] | None, said: str) -> None:
+    remark = beside_published(found, published, has_rule=True)
+    assert remark.startswith(said)
+    assert bool(remark) == bool(said)
 
 
 def test_a_new_label_policy_touches_two_files() -> None:

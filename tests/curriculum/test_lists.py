@@ -9,10 +9,11 @@ from incseg import cli
 from incseg.config import DataConfig
 from incseg.curriculum import ProtocolCurriculum
 from incseg.datasets import open_source
+from incseg.datasets.cityscapes import LABEL_IDS
 from incseg.errors import InputError
 from incseg.images import index_image
 from incseg.protocol import Protocol
-from samples import write_folder
+from samples import write_cityscapes, write_folder
 
 PROTOCOL = "folder/2-2/overlapped"
 SHOWN = [[1], [2, 3], [3], [1, 4], [2], [3, 4]]  # the classes of the training images
@@ -86,10 +87,13 @@ def write(name: str, content: object) -> Callable[[Path], object]:
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        (lambda lists: (lists / "train-1.npy").unlink(), r"neither train-1\.npy nor train-1\.txt"),
+        (
+            lambda lists: (lists / "train-1.npy").unlink(),
+            r"has none of train-1\.npy, train-1\.json, train-1\.txt, overlap_2-2",
+        ),
         (write("train-1.npy", [5, 6]), r"train-1\.npy lists the index 6, but the dataset has 6 training images"),
         (write("train-1.npy", [-1]), r"lists the index -1"),
-        (write("train-1.npy", [[1, 2]]), r"train-1\.npy must hold whole numbers in one row"),
+        (write("train-1.npy", [[1, 2]]), r"train-1\.npy must hold whole numbers or names in one row"),
         (write("train-1.npy", [0.5]), r"must hold whole numbers"),
         (write("train-1.npy", []), r"must hold whole numbers|is empty"),
         (lambda lists: (lists / "train-1.npy").write_text("text"), r"train-1\.npy is not an array"),
@@ -156,3 +160,89 @@ def test_one_tiny_object_lost_in_a_smaller_copy_is_forgiven(tmp_path: Path, list
     np.save(lists / "train-0.npy", np.array([*range(100), 150]))
     np.save(lists / "train-1.npy", np.arange(100, 200))
     assert indices(root, lists)[0][-1] == 150
+
+
+NAMES = [["000", "001", "003", "004"], ["001", "002", "003", "005"]]  # by the rule
+
+
+def as_arrays(lists: Path) -> Path:
+    for step, names in enumerate(NAMES):
+        np.save(lists / f"train-{step}.npy", np.array(names))
+    return lists
+
+
+def as_dkd_ships_them(lists: Path) -> Path:
+    for step, names in enumerate(NAMES):
+        lines = [f"/JPEGImages/{name}.jpg /SegmentationClassAug/{name}.png" for name in names]
+        np.save(lists / f"overlap_2-2_train_{step:02d}.npy", np.array(lines))
+    np.save(lists / "disjoint_2-2_train_01.npy", np.array(["000"]))  # of another setting
+    return lists
+
+
+def as_json_arrays(lists: Path) -> Path:
+    (lists / "train-0.json").write_text(json.dumps(NAMES[0]))
+    (lists / "train-1.json").write_text(json.dumps([1, 2, 3, 5]))
+    return lists
+
+
+def as_one_json_file(lists: Path) -> Path:
+    (lists / "all.json").write_text(json.dumps(NAMES))
+    return lists / "all.json"
+
+
+def without_step_0(lists: Path) -> Path:
+    np.save(lists / "train-1.npy", np.array([1, 2, 3, 5]))
+    return lists
+
+
+@pytest.mark.parametrize("write", [as_arrays, as_dkd_ships_them, as_json_arrays, as_one_json_file, without_step_0])
+def test_lists_of_names_and_lists_without_step_0(root: Path, lists: Path, write: Callable[[Path], Path]) -> None:
+    assert indices(root, write(lists)) == [[0, 1, 3, 4], [1, 2, 3, 5]]
+
+
+def test_step_0_cannot_be_left_out_where_no_rule_gives_it(tmp_path: Path, lists: Path) -> None:
+    everything = list(LABEL_IDS.values())
+    root = write_cityscapes(tmp_path / "city", {"ulm_0_0": everything, "ulm_0_1": everything}, {"ulm_1_0": everything})
+    np.save(lists / "train-1.npy", np.array([0]))
+    protocol, source = Protocol.parse("cityscapes/13-6/disjoint"), open_source("cityscapes", root)
+    with pytest.raises(InputError, match=r"has none of train-0\.npy, .*disjoint_13-6_train_00\.npy"):
+        ProtocolCurriculum(source, protocol, DataConfig(splits=lists))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[1], [2, 3], [4]]", "has the lists of 3 steps, and the protocol has 2"),
+        ('[["000"], [1, "002"]]', "is not a file of lists"),
+        ('[["000"], ["nobody"]]', "lists 'nobody', which is no image of the dataset"),
+        ("[[true], [1]]", "is not a file of lists"),
+    ],
+)
+def test_arrays_that_cannot_be(root: Path, lists: Path, text: str, message: str) -> None:
+    (lists / "all.json").write_text(text)
+    with pytest.raises(InputError, match=message):
+        indices(root, lists / "all.json")
+
+
+def test_lists_are_compared_with_the_rule_in_both_directions(root: Path, lists: Path) -> None:
+    """Disjoint, 003 belongs to step 1 only, since it shows a class of it; overlapped it belongs to both."""
+
+    def remarks(setting: str, first: list[int]) -> list[str]:
+        np.save(lists / "train-0.npy", np.array(first))
+        np.save(lists / "train-1.npy", np.array([1, 2, 3, 5]))
+        protocol = Protocol.parse(f"folder/2-2/{setting}")
+        return ProtocolCurriculum(open_source("folder", root), protocol, DataConfig(splits=lists)).remarks
+
+    where = lists / "train-0.npy"
+    assert remarks("overlapped", [0, 1, 3, 4]) == []
+    assert remarks("overlapped", [0, 1]) == [
+        f"{where}: 2 of the 4 images that step 0 has by the protocol's rule are missing (003 for example)"
+    ]
+    assert remarks("disjoint", [0, 4]) == []
+    assert remarks("disjoint", [0, 1, 4]) == [
+        f"{where}: 1 of the 3 images of step 0 do not belong there by the protocol's rule (001 for example)"
+    ]
+    where.unlink()
+    np.save(lists / "train-1.npy", np.array([1, 2, 3, 5]))
+    plan = ProtocolCurriculum(open_source("folder", root), Protocol.parse(PROTOCOL), DataConfig(splits=lists))
+    assert plan.remarks == [f"{lists} has no list of step 0: its images are those of the protocol's rule"]

@@ -1,8 +1,10 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from incseg import cli
 from incseg.config import load_recipe
@@ -11,6 +13,7 @@ from incseg.datasets import dataset_entry, open_source
 from incseg.datasets.cityscapes import LABEL_IDS
 from incseg.datasets.scan import class_presence
 from incseg.errors import InputError
+from incseg.images import index_image
 from incseg.protocol import Protocol
 from samples import write_cityscapes
 
@@ -62,7 +65,7 @@ def test_the_images_of_every_step_by_hand(root: Path) -> None:
 
 def test_labels_as_in_ucd_and_as_in_cityscapes(root: Path) -> None:
     def labels(**data: str) -> tuple[list[int], list[int]]:
-        plan = curriculum(root, "cityscapes/13-6/overlapped", **data)
+        plan = curriculum(root, "cityscapes/13-6/overlapped", scoring="full", **data)
         learnt = plan.training_images(plan.steps[1], 32).table[plan.source.train.mask(0).long()]
         scored = plan.scored_images(plan.steps[0])[0][0].labels
         return learnt[0, ::2].tolist(), scored[0, ::2].tolist()
@@ -92,10 +95,12 @@ def test_the_archive_of_further_images_may_lie_beside_the_others(tmp_path: Path)
 
 def test_other_counts_than_the_published_are_said(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["data", "split", "cityscapes/13-6", "--data-root", str(root)]) == 0
-    assert capsys.readouterr().err.strip() == (
+    assert capsys.readouterr().err.splitlines() == [
         "cityscapes: 5 of the published 2975 training images and 2 of the 500 validation images are here; "
-        "is the archive fully unpacked?"
-    )
+        "is the archive fully unpacked?",
+        "images per step: 3 (published: 2975), 3 (published: 2936); are all images and masks here, and in their "
+        "original size?",
+    ]
     complete = replace(dataset_entry("cityscapes"), published_images=(5, 2))
     assert complete.shortfall(open_source("cityscapes", root)) == ""
     assert dataset_entry("shapes").shortfall(open_source("shapes", None)) == ""
@@ -133,3 +138,22 @@ def test_the_table_has_every_class_once() -> None:
     source_ids = torch.tensor([LABEL_IDS[name] for name in LABEL_IDS])
     assert len(set(source_ids.tolist())) == 19
     assert not set(source_ids.tolist()) & set(VOID)
+
+
+def test_masks_of_train_ids_are_read_where_there_are_no_others(tmp_path: Path) -> None:
+    root = write_cityscapes(tmp_path, TRAIN_SCENES, VAL_SCENES)
+    train_ids = {label: index for index, label in enumerate(LABEL_IDS.values())}
+    by_label = [open_source("cityscapes", root).train.mask(index) for index in range(5)]
+    for path in sorted(root.rglob("*_labelIds.png")):
+        mask = np.asarray(Image.open(path))
+        renumbered = np.vectorize(lambda label: train_ids.get(label, 255))(mask).astype(np.uint8)
+        index_image(renumbered).save(path.with_name(path.name.replace("labelIds", "labelTrainIds")))
+        path.unlink()
+    split = open_source("cityscapes", root).train
+    assert len(split) == 5
+    for index, expected in enumerate(by_label):
+        assert torch.equal(split.mask(index), expected)
+    index_image(np.full((4, 4), 19, np.uint8)).save(split.files(0)[1])  # no train id: not the class of id 19
+    Image.new("RGB", (4, 4)).save(split.files(0)[0])
+    with pytest.raises(InputError, match="there are only 20 classes"):
+        class_presence(split, open_source("cityscapes", root).classes)

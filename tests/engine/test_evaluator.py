@@ -49,7 +49,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def curriculum(root: Path, **settings: str) -> Curriculum:
-    config = load_recipe("cityscapes/13-6", {"data": {"root": root, **settings}})
+    config = load_recipe("cityscapes/13-6", {"data": {"root": root, "scoring": "full", **settings}})
     return build_curriculum(Protocol.parse(config.protocol), config.data)
 
 

@@ -122,9 +122,8 @@ def test_settings_reach_the_runs_they_are_for() -> None:
 
 def test_every_run_is_scored_as_the_paper_scores_unless_the_person_says_otherwise() -> None:
     def planned(**data: str) -> tuple[str, list[str]]:
-        plan = make_plan("cityscapes", rows=["ft"], columns=["13-6"], settings={"data": data} if data else {})
-        (command,) = commands(plan)
-        return command["--data.scoring"], plan.runs[0].deviations
+        (run,) = make_plan("cityscapes", rows=["ft"], columns=["13-6"], settings={"data": data} if data else {}).runs
+        return run.config.data.scoring, run.deviations
 
     assert planned() == planned(scoring="paper") == ("paper", [])
     assert planned(scoring="full") == ("full", ["data.scoring full (published: paper)"])
@@ -146,6 +145,31 @@ def test_data_lies_in_one_folder_or_in_one_per_dataset() -> None:
     assert [(c["recipe"].split("/")[0], c["--data-root"]) for c in both] == [("ade20k", "B"), ("voc", "A")]
 
 
+def test_published_lists_are_given_per_column_and_are_the_published_recipe() -> None:
+    plan = make_plan(
+        "ade-disjoint", rows=["mib", "joint"], columns=["100-50", "100-10"], splits=["100-50=A", "100-10=B"]
+    )
+    lists = {run.recipe: run.arguments() for run in plan.runs}
+    assert lists["ade20k/100-50/disjoint"][-2:] == ["--splits", "A"]
+    assert lists["ade20k/100-10/disjoint"][-2:] == ["--splits", "B"]
+    assert "--splits" not in lists["ade20k/offline/overlapped"]
+    assert not any(run.deviations for run in plan.runs)
+    (alone,) = make_plan("ade-disjoint", rows=["mib"], columns=["50-50"], splits=["C"]).runs
+    assert alone.config.data.splits == Path("C").resolve()
+    (unpublished,) = make_plan("ade-overlapped", rows=["mib"], columns=["50-50"], splits=["C"]).runs
+    assert "data.splits" in unpublished.deviations[0]
+
+
+def test_the_second_class_order_is_a_run_of_its_own() -> None:
+    plan = make_plan("ade-disjoint", rows=["mib", "joint"], columns=["100-50"], orders=["a", "b"])
+    names = ["100-50/disjoint", "100-50-b/disjoint", "offline/overlapped", "offline-b/overlapped"]
+    assert [command["recipe"] for command in commands(plan)] == [f"ade20k/{name}" for name in names]
+    assert len({run.folder for run in plan.runs}) == 4
+    assert len(plan.cells["mib", "ade20k/100-50/disjoint"]) == 2
+    assert [run.config.data.class_order for run in plan.cells["mib", "ade20k/100-50/disjoint"]] == [None, ("b",)]
+    assert not any(run.deviations for run in plan.runs)
+
+
 def test_plugins_are_passed_on_to_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     (run,) = make_plan("voc-main", rows=["ft"], columns=["15-5/disjoint"]).runs
     monkeypatch.setattr("incseg.paper.planned_run.PLUGINS", [Path("/a b/one.py"), Path("/two.py")])
@@ -165,6 +189,12 @@ def test_plugins_are_passed_on_to_the_runs(monkeypatch: pytest.MonkeyPatch) -> N
         ({"table": "6", "data_roots": ["A"]}, "write --data-root ade20k=DIR voc=DIR"),
         ({"table": "1", "data_roots": ["A", "B"]}, "does not say which dataset"),
         ({"table": "1", "data_roots": ["coco=A"]}, "names 'coco', but the columns are of voc"),
+        (
+            {"table": "3", "splits": ["A"]},
+            r"--splits A fits 3 of the columns.* --splits ade20k/100-50/disjoint=DIR",
+        ),
+        ({"table": "3", "splits": ["15-5=A"]}, "--splits 15-5=A fits 0 of the columns"),
+        ({"table": "1", "orders": ["b"]}, "voc/19-1/disjoint has no published recipe in the class order 'b'"),
         ({"table": "1", "rows": ["ft"], "settings": {"optm": {"epochs": 1}}}, "--optm.… is neither .*'optim'"),
         ({"table": "1", "rows": ["ft"], "settings": {"ucd": {"weight": 1}}}, "--ucd.… is neither"),
         ({"table": "1", "rows": ["ft"], "settings": {"optim": {"epoch": 1}}}, "no setting 'optim.epoch'"),

@@ -94,15 +94,18 @@ def test_a_table_survives_a_failing_run_skips_what_is_done_and_is_compared(
     with (tmp_path / "out" / "voc-main.csv").open() as file:
         records = {(record["row"], record["group"]): record for record in csv.DictReader(file)}
     assert len(records) == 3 * 4
+    number = len(next(voc_tiny.rglob("val.txt")).read_text().split())
+    line = r"scored: paper \(the middle square at 64 pixels\), classes to come as background, .*"
+    assert all(re.fullmatch(rf"{line}, {number} images", record["scored"]) for record in records.values())
+    assert "MiB, MiB+UCD: not the published images: " in words
     assert float(records["MiB", "all+bg"]["mean"]) == pytest.approx(mean, abs=0.006)
     assert float(records["MiB", "all+bg"]["std"]) == pytest.approx(std, abs=0.006)
-    mine = records["MiB", "all"]
-    assert float(mine["paper"]) == 67.4
+    assert float((mine := records["MiB", "all w/o bg"])["paper"]) == 67.4
     assert float(mine["difference"]) == pytest.approx(float(mine["mean"]) - 67.4, abs=0.011)
     offline = [all_with_background(tmp_path / "out" / "voc-offline-overlapped" / f"ft-seed{s}") for s in (42, 43)]
     assert float(records["Joint", "all+bg"]["mean"]) == pytest.approx(statistics.fmean(offline), abs=0.006)
-    for ending in ("png", "svg"):
-        assert (tmp_path / "out" / f"voc-main-voc-19-1-disjoint-steps.{ending}").stat().st_size > 5000
+    plots = [tmp_path / "out" / f"voc-main-voc-19-1-disjoint-steps.{ending}" for ending in ("png", "svg")]
+    assert all(plot.stat().st_size > 5000 for plot in plots)
 
     assert cli.main([*arguments, "--dry-run"]) == 0
     summary, *deviations = capsys.readouterr().out.splitlines()

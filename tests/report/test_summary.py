@@ -9,7 +9,7 @@ import pytest
 from incseg.console import Console
 from incseg.errors import InputError
 from incseg.report import summary
-from incseg.report.summary import per_step_table, read_runs, summary_table
+from incseg.report.summary import conventions_table, per_step_table, read_runs, summary_table
 from incseg.run_folder import Run
 from made_up import write_result
 
@@ -43,7 +43,7 @@ def write_run(
 def test_the_summary_is_in_the_papers_layout(tmp_path: Path) -> None:
     runs = read_runs([write_run(tmp_path / name, name) for name in ("ft", "mib")])
     table = summary_table(runs)
-    assert table.headers[:4] == ["method", "1", "2", "all"]
+    assert table.headers[:4] == ["method", "1", "2", "all w/o bg"]
     assert table.rows[0][:4] == ["ft", "25.0", "75.0", "50.0"]
     assert [row[0] for row in table.rows] == ["ft", "mib"]
 
@@ -129,12 +129,63 @@ def test_all_classes_at_once_must_be_the_same_classes(tmp_path: Path) -> None:
 def test_the_summary_has_the_groups_of_every_step(tmp_path: Path) -> None:
     def headers(protocol: str) -> list[str]:
         run = Run.read(write_result(tmp_path / protocol.replace("/", "-"), protocol, "mib", by_channel))
-        return list(summary_table([run]).headers[1:-3])
+        return list(summary_table([run]).headers[1:])
 
-    assert headers("voc/15-5/disjoint") == ["1-15", "16-20", "all", "all+bg"]
-    assert headers("voc/15-1/disjoint") == ["1-15", "16-20", "all", "all+bg"]
-    assert headers("ade20k/50-50/disjoint") == ["1-50", "51-100", "101-150", "51-150", "all", "all+bg"]
-    assert headers("voc/offline/overlapped") == ["1-20", "all", "all+bg"]
+    scores = ["all w/o bg", "all+bg", "harmonic", "forgetting", "avg. steps w/o bg", "avg. steps+bg"]
+    assert headers("voc/15-5/disjoint") == ["1-15", "16-20", *scores]
+    assert headers("voc/15-1/disjoint") == ["1-15", "16-20", *scores]
+    assert headers("ade20k/50-50/disjoint") == ["1-50", "51-100", "101-150", "51-150", *scores]
+    assert headers("voc/offline/overlapped") == ["1-20", *scores]
+
+
+def test_harmonic_is_of_the_columns_beside_it_also_where_all_classes_were_learnt_at_once(tmp_path: Path) -> None:
+    stepwise = write_result(tmp_path / "steps", "voc/15-1/disjoint", "ft", by_channel)
+    offline = write_result(tmp_path / "offline", "voc/offline/overlapped", "ft", by_channel)
+    table = summary_table(read_runs([stepwise, offline]))
+    column = table.headers.index("harmonic")
+    assert [row[column] for row in table.rows] == ["37.5", "37.5"]  # 2 * 50 * 30 / 80, not of 16-19 and 20
+
+
+def test_averages_over_the_steps_with_and_without_background(tmp_path: Path) -> None:
+    run = Run.read(write_result(tmp_path / "run", "voc/15-5/disjoint", "ft", by_channel))
+    headers, (row,) = (table := summary_table([run])).headers, table.rows
+    with_background = ((0.9 + 15 * 0.5) / 16 + (0.9 + 15 * 0.5 + 5 * 0.3) / 21) / 2
+    assert row[headers.index("avg. steps w/o bg")] == f"{100 * (0.5 + 0.45) / 2:.1f}"
+    assert row[headers.index("avg. steps+bg")] == f"{100 * with_background:.1f}"
+
+
+def test_the_conventions_of_the_literature_stand_side_by_side(tmp_path: Path) -> None:
+    run = Run.read(write_result(tmp_path / "run", "voc/15-1/disjoint", "ft", by_channel))
+    table = conventions_table([run])
+    base, everything = f"{100 * (0.9 + 15 * 0.5) / 16:.1f}", f"{100 * (0.9 + 15 * 0.5 + 5 * 0.3) / 21:.1f}"
+    assert [row[1:6] for row in table.rows] == [
+        ["ucd", "1-15, 16-20, 1-20", "50.0", "30.0", "45.0"],
+        ["plop", "0-15, 16-20, 0-20", base, "30.0", everything],
+        ["dkd", "0-15, 16-20, 0-20", base, "30.0", everything],
+    ]
+    offline = Run.read(write_result(tmp_path / "offline", "voc/offline/overlapped", "ft", by_channel))
+    assert conventions_table([offline]).rows[0][2:] == ["1-20", "45.0", "–", "45.0", "–"]
+
+
+def test_every_table_says_what_was_scored(tmp_path: Path) -> None:
+    first = Run.read(write_result(tmp_path / "a", "voc/15-5/disjoint", "ft", by_channel))
+    line = (
+        "scored: paper (the middle square at 512 pixels), classes to come as background, only images with a class "
+        "learnt so far, 1449 images"
+    )
+    for table in (summary_table([first]), conventions_table([first])):
+        assert table.note.startswith(line)
+    assert per_step_table([first]).note == line.replace("1449 images", "1240, 1449 images")
+    whole = {"data": {"scoring": "full", "score_on": "all"}}
+    other = Run.read(write_result(tmp_path / "b", "voc/15-5/disjoint", "mib", by_channel, overrides=whole))
+    note = summary_table([first, other]).note
+    assert f"ft: {line}\nmib: scored: full (whole images), classes to come as background, 1449 images" in note
+
+
+def test_a_run_from_before_says_what_it_can(tmp_path: Path) -> None:
+    assert Run.read(write_run(tmp_path / "a", settings={"data.scoring": "full"})).scored == (
+        "scored: full, an unknown number of images"
+    )
 
 
 def test_a_new_score_needs_one_line_and_older_runs_show_a_dash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from typing import Literal
 
 import tyro
 
-from incseg.config import as_text, load_recipe, recipe_names, section_types
+from incseg.config import as_text, load_recipe, published_presets, recipe_names, section_types
 from incseg.console import Console, Table
 
 
@@ -57,14 +57,14 @@ def protocols() -> list[Table]:
 
 
 def recipes() -> list[Table]:
-    """Every published recipe with its main settings."""
+    """Every published recipe with its main settings, and the presets that change one."""
     rows = []
     for name in recipe_names():
         config = load_recipe(name)
         network = f"{config.model.decoder}\n{config.model.encoder}"
         protocol = "" if config.protocol == name else config.protocol
         if config.data.class_order is not None:
-            protocol += f" in class order {', '.join(config.data.class_order)}"
+            protocol = f"{protocol.rpartition('/')[0]} in class order {', '.join(config.data.class_order)}"
         optim = config.optim
         training = f"{optim.epochs} epochs, batch {optim.batch_size}, lr {optim.learning_rate:g} / "
         rows.append([name, network, training + f"{optim.incremental_learning_rate:g}", protocol])
@@ -76,8 +76,18 @@ def recipes() -> list[Table]:
             rows,
             note,
             prose=True,
-        )
+        ),
+        _presets(),
     ]
+
+
+def _presets() -> Table:
+    rows = [
+        [name, dataset, "\n".join(f"{key} {as_text(value)}" for key, value in values.items())]
+        for name, dataset, values in published_presets()
+    ]
+    note = "Add one with: incseg train RECIPE --preset NAME. docs/reproduce.md says where each comes from."
+    return Table("presets", ["name", "datasets", "settings"], rows, note, prose=True)
 
 
 def settings() -> list[Table]:

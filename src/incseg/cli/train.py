@@ -56,6 +56,7 @@ def train(
     seed: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint=f"(default: {DEFAULT.seed})")] = None,
     splits: OptionalFolder = None,
     first_step: OptionalFolder = None,
+    preset: Names = (),
     settings: Layer | None = None,
 ) -> None:
     """Train on the steps of a protocol, one after another, and score the model after each.
@@ -77,15 +78,16 @@ def train(
         seed: seed of every random choice.
         splits: folder of published lists of training images per step, instead of the protocol's rule.
         first_step: folder of another run, whose step 0 is used instead of training it again.
+        preset: named alternatives of the recipe, such as scripts or kd-100; 'incseg list recipes' shows them.
         settings: any of the settings below, by section and name.
     """
     data = {key: value for key, value in (("root", data_root), ("splits", splits)) if value is not None}
-    named = {"method": method, "seed": seed, "data": data or None}
+    named = {"method": method, "seed": seed, "data": data or None, "preset": preset or None}
     config = load_recipe(
         recipe, merge(settings or {}, {key: value for key, value in named.items() if value is not None})
     )
     name = recipe if recipe in recipe_names() else config.protocol
-    folder = out or Path("runs") / name.replace("/", "-") / f"{config.method}-seed{config.seed}"
+    folder = out or Path("runs") / name.replace("/", "-") / "-".join([config.method, *preset, f"seed{config.seed}"])
 
     refuse_unknown_method(config.method)
     refuse_missing_data(config)
@@ -191,6 +193,8 @@ def reproduce(
     seeds: int = 1,
     out: Path = Path("runs/reproduce"),
     data_root: Names = (),
+    splits: Names = (),
+    orders: Names = ("a",),
     dry_run: bool = False,
     settings: Layer | None = None,
 ) -> None:
@@ -209,6 +213,8 @@ def reproduce(
         seeds: repetitions with different seeds, for a mean and a standard deviation.
         out: folder for the runs, which all tables share, and for TABLE.csv and the plots.
         data_root: folder of the dataset; for several datasets voc=DIR ade20k=DIR.
+        splits: folders of published lists of images, by column: 100-50=DIR 100-10=DIR; without, the protocol's rule.
+        orders: class orders to run and to average over; MiB averages the orders a and b of ade20k.
         dry_run: print the commands, one per line, and run nothing.
         settings: any of the settings below, by section and name.
     """
@@ -220,7 +226,15 @@ def reproduce(
     from incseg.paper.reproduce import reproduce_table
 
     plan = make_plan(
-        table, rows=rows, columns=columns, seeds=seeds, out=out, data_roots=data_root, settings=settings or {}
+        table,
+        rows=rows,
+        columns=columns,
+        seeds=seeds,
+        out=out,
+        data_roots=data_root,
+        splits=splits,
+        orders=orders,
+        settings=settings or {},
     )
     if dry_run:
         print("\n".join(plan.commands()))
@@ -232,10 +246,11 @@ def show_runs(folders: Sequence[Path], page: Path, console: Console) -> None:
     """Print a table that compares runs, or of a single run also each class, and write their report."""
     from incseg.report.class_table import run_class_table
     from incseg.report.page import write_report
-    from incseg.report.summary import read_runs, summary_table
+    from incseg.report.summary import conventions_table, read_runs, summary_table
 
     runs = read_runs(folders)
     console.show(summary_table(runs))
+    console.show(conventions_table(runs))
     if len(runs) == 1:
         console.show(run_class_table(runs[0], elsewhere=str(page)))
     write_report(folders, page)

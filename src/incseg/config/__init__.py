@@ -1,7 +1,18 @@
 """The configuration of a run: validated, layered from recipes, and written beside the result."""
 
 from incseg.config.compare import SCORING, differing_setting, flat_settings
-from incseg.config.recipes import Layer, from_yaml, load_recipe, merge, recipe_folder, recipe_names, to_yaml
+from incseg.config.recipes import (
+    Layer,
+    from_yaml,
+    load_recipe,
+    merge,
+    published_images,
+    published_name,
+    published_presets,
+    recipe_folder,
+    recipe_names,
+    to_yaml,
+)
 from incseg.config.settings import (
     DataConfig,
     EngineConfig,
@@ -35,6 +46,9 @@ __all__ = [
     "load_recipe",
     "merge",
     "names_in",
+    "published_images",
+    "published_name",
+    "published_presets",
     "read_setting",
     "recipe_folder",
     "recipe_names",

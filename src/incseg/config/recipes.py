@@ -1,17 +1,22 @@
 """Recipes: settings in layers, from the published YAML files, the user's own file, and the command line."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from incseg.config.settings import RunConfig, names_in, validate
-from incseg.errors import InputError
+from incseg.errors import InputError, closest
 from incseg.files import read_text
 from incseg.protocol import Protocol
 
 Layer = Mapping[str, Any]
+
+CONDITIONAL = ("methods", "presets")  # settings for when a method takes part, and for when they are asked for by name
+IMAGES = "images-per-step"
+NOT_RECIPES = ("defaults", IMAGES)
 
 
 def recipe_folder() -> Path:
@@ -22,17 +27,17 @@ def recipe_folder() -> Path:
 
 def recipe_names() -> list[str]:
     """Every published recipe, as one may write it after ``incseg train``."""
-    files = sorted(recipe_folder().rglob("*.yaml"))
-    names = [file.relative_to(recipe_folder()).with_suffix("").as_posix() for file in files]
-    return [name for name in names if not name.endswith("/defaults")]
+    files = sorted(file for file in recipe_folder().rglob("*.yaml") if file.stem not in NOT_RECIPES)
+    return [file.relative_to(recipe_folder()).with_suffix("").as_posix() for file in files]
 
 
 def load_recipe(recipe: str, overrides: Layer | None = None) -> RunConfig:
     """The configuration of a recipe, with overrides on top.
 
     A recipe is a protocol (``voc/15-5/overlapped``), the name of a published recipe (``demo``), or a YAML file with
-    any of the settings of :class:`RunConfig`. Later layers win: the defaults of the settings, the
-    dataset's ``recipes/DATASET/defaults.yaml``, the published recipe of the protocol, the given file, the overrides.
+    any of the settings of :class:`RunConfig`. Later layers win: the defaults of the settings, the published files
+    ``recipes/defaults.yaml``, ``recipes/DATASET/defaults.yaml`` and the protocol's own, what these say for the method
+    and under the presets asked for (``preset``), the given file, the overrides.
     """
     overrides = _gather_method_settings(overrides or {})
     own = _gather_method_settings(_read_yaml(Path(recipe))) if recipe.endswith((".yaml", ".yml")) else {}
@@ -41,19 +46,81 @@ def load_recipe(recipe: str, overrides: Layer | None = None) -> RunConfig:
     if own and protocol == recipe:
         raise InputError(f"{recipe} names no protocol: add a line such as 'protocol: voc/15-5/overlapped'.")
     protocol = str(Protocol.parse(str(protocol)))
-    published: dict[str, Any] = {}
-    for layer in (_published(f"{protocol.split('/')[0]}/defaults"), _published(protocol), named):
-        published = merge(published, layer)
+    published = merge(_published_layers(protocol), named)
     asked = merge(own, overrides)
+    presets = asked.pop("preset", ())
     method = str(asked.get("method") or published.get("method") or RunConfig.model_fields["method"].default)
-    # A published recipe has settings for methods that this run may not use; a user's settings must all be used.
-    useful = {name: values for name, values in published.get("settings", {}).items() if name in names_in(method)}
-    return validate(merge({**published, "settings": useful}, {**asked, "protocol": protocol}))
+    chosen = _for_method(published, method, [presets] if isinstance(presets, str) else presets)
+    return validate(merge(chosen, {**asked, "protocol": protocol}))
+
+
+def _published_layers(protocol: str) -> dict[str, Any]:
+    """All that the published files say of a protocol, with what they say under ``methods`` and ``presets``."""
+    merged: dict[str, Any] = {}
+    for name in ("defaults", f"{protocol.split('/', maxsplit=1)[0]}/defaults", protocol):
+        merged = merge(merged, _published(name))
+    return merged
+
+
+def _for_method(published: Layer, method: str, presets: Sequence[str]) -> dict[str, Any]:
+    """A recipe's settings, then those for the methods that take part, then those of the presets asked for.
+
+    A published recipe may have settings for methods that this run does not use, which are left out; a preset of which
+    nothing is left is refused, as the user's own settings are.
+    """
+    taking_part, available = names_in(method), published.get("presets", {})
+    chosen = {name: value for name, value in published.items() if name not in CONDITIONAL}
+    for name, layer in published.get("methods", {}).items():
+        chosen = merge(chosen, layer) if name in taking_part else chosen
+    chosen["settings"] = _settings_of(chosen, taking_part)
+    for name in presets:
+        if name not in available:
+            raise InputError(f"there is no preset '{name}' here: use {', '.join(available)}.{closest(name, available)}")
+        layer = {**available[name], "settings": _settings_of(available[name], taking_part)}
+        if not any(layer.values()):
+            raise InputError(f"the preset '{name}' has no setting for the method '{method}': leave it out.")
+        chosen = merge(chosen, layer)
+    return chosen
+
+
+def _settings_of(layer: Layer, methods: Collection[str]) -> dict[str, Any]:
+    return {name: values for name, values in layer.get("settings", {}).items() if name in methods}
+
+
+def published_presets() -> list[tuple[str, str, dict[str, Any]]]:
+    """Name, dataset (or "all") and settings, dotted, of every preset."""
+    files = sorted(recipe_folder().rglob("defaults.yaml"), key=lambda file: (len(file.parts), file))
+    found = []
+    for file in files:
+        place = file.parent.relative_to(recipe_folder()).as_posix()
+        for name, layer in _published(f"{place}/defaults").get("presets", {}).items():
+            sections = {**layer, **layer.get("settings", {})}
+            values = {f"{s}.{key}": v for s, keys in sections.items() if s != "settings" for key, v in keys.items()}
+            found.append((name, "all" if place == "." else place, values))
+    return found
+
+
+def published_name(protocol: str, class_order: Sequence[str] | None) -> str:
+    """The published recipe of a protocol in a class order: ``ade20k/100-50-b/disjoint``; empty if there is none."""
+    dataset, task, setting = str(Protocol.parse(protocol)).split("/")
+    order = "" if class_order in (None, ("a",), ["a"]) else f"-{','.join(class_order or ())}"
+    name = f"{dataset}/{task}{order}/{setting}"
+    return name if name in {*recipe_names(), *_images_per_step()} else ""
+
+
+def published_images(protocol: str, class_order: Sequence[str] | None) -> list[int] | None:
+    """How many training images each step has in the published lists; None if none are published."""
+    return _images_per_step().get(published_name(protocol, class_order))
+
+
+@cache
+def _images_per_step() -> dict[str, list[int]]:
+    return _read_yaml(recipe_folder() / f"{IMAGES}.yaml")
 
 
 def _gather_method_settings(layer: Layer) -> dict[str, Any]:
     """``ucd: {…}`` at the top level, as ``--ucd.temperature`` gives it, means ``settings: {ucd: {…}}``."""
-    known = RunConfig.model_fields
+    known = {*RunConfig.model_fields, *CONDITIONAL}
     methods = {key: value for key, value in layer.items() if key not in known and isinstance(value, Mapping)}
     rest = {key: value for key, value in layer.items() if key not in methods}
     return merge(rest, {"settings": methods}) if methods else rest
@@ -83,7 +150,12 @@ def from_yaml(path: Path) -> RunConfig:
 
 def _published(name: str) -> dict[str, Any]:
     path = recipe_folder() / f"{name}.yaml"
-    return _gather_method_settings(_read_yaml(path)) if path.is_file() else {}
+    if not path.is_file():
+        return {}
+    layer = _gather_method_settings(_read_yaml(path))
+    for part in CONDITIONAL:
+        layer[part] = {key: _gather_method_settings(inner) for key, inner in layer.get(part, {}).items()}
+    return layer
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

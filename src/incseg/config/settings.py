@@ -49,6 +49,9 @@ class Section(BaseModel):
         return value
 
 
+AS_WORDS = {"background": "as background", "ignore": "ignored"}
+
+
 class DataConfig(Section):
     """The data: where it is, how it is labelled and scored."""
 
@@ -101,6 +104,16 @@ class DataConfig(Section):
     """The classes that a given model already knows, background first; 'incseg extend' sets it."""
     validation: Path | None = None
     """A second folder to score on, its classes matched by name; 'incseg extend' sets it."""
+
+    @property
+    def scored_as(self) -> str:
+        """The convention of the scores in words, as it stands under every table; 'N images' follows it."""
+        part = "whole images" if self.scoring == "full" else f"the middle square at {self.crop_size} pixels"
+        words = [f"{self.scoring} ({part})", f"classes to come {AS_WORDS[self.future]}"]
+        words += ["unlabelled pixels as background"] if self.scored_void == "background" else []
+        words += ["background not scored"] if self.background == "ignore" else []
+        words += ["only images with a class learnt so far"] if self.score_on == "seen" else []
+        return ", ".join(words)
 
     @field_validator("root", "splits", "validation")
     @classmethod

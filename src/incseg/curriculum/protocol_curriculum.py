@@ -5,10 +5,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from incseg.config import DataConfig
+from incseg.config import DataConfig, published_images
 from incseg.curriculum.curriculum import Curriculum
 from incseg.curriculum.extension import Extension
-from incseg.curriculum.lists import read_lists, refuse_strays
+from incseg.curriculum.lists import beside_published, differences, read_lists, refuse_strays
 from incseg.curriculum.rules import (
     images_per_step,
     images_showing_most,
@@ -23,7 +23,7 @@ from incseg.datasets.scan import class_presence
 from incseg.datasets.source import BACKGROUND_NAMES, plain
 from incseg.errors import InputError
 from incseg.loading import CentreCrop, ScoredImages, TrainingImages, TrainingTransform
-from incseg.protocol import Protocol, Step, class_order
+from incseg.protocol import Protocol, Setting, Step, class_order
 
 MASKS_PER_LINE = 2000  # read between two lines of a progress report
 
@@ -58,11 +58,17 @@ def build_curriculum(
         say(shortfall)
     if plain(source.classes[0]) not in BACKGROUND_NAMES:
         say(f"'{source.classes[0]}', the first class of {source.name}, is taken for the background (id 0).")
-    return ProtocolCurriculum(source, protocol, data, report_progress)
+    curriculum = ProtocolCurriculum(source, protocol, data, report_progress)
+    for remark in curriculum.remarks:
+        say(remark)
+    return curriculum
 
 
 class ProtocolCurriculum(Curriculum):
-    """The steps of a protocol on a dataset that labels all its classes."""
+    """The steps of a protocol on a dataset that labels all its classes.
+
+    ``remarks`` say how the images of the steps compare with the protocol's rule and with the published numbers.
+    """
 
     def __init__(
         self, source: Source, protocol: Protocol, data: DataConfig, report_progress: ReportProgress | None = None
@@ -74,7 +80,9 @@ class ProtocolCurriculum(Curriculum):
         self.classes = tuple(source.classes[dataset_id] for dataset_id in self.order)
         self._train_presence = class_presence(source.train, source.classes, report_progress=report_progress)
         self._val_presence = class_presence(source.val, source.classes, report_progress=report_progress)
+        self.remarks: list[str] = []
         self.indices = self._by_rule() if data.splits is None else self._listed(data.splits)
+        self.remarks += filter(None, [self._beside_published()])
         for step in self.steps:
             self._require_images(step)
 
@@ -112,14 +120,27 @@ class ProtocolCurriculum(Curriculum):
         table = scoring_table(step, self.order, self.data)
         return ScoredImages(self.source.val, indices, table, crop=self.scored_crop)
 
+    @property
+    def _is_plain(self) -> bool:
+        """Whether an image belongs to a step by what it shows alone, not by what the other images show too."""
+        return self.protocol.setting is Setting.OVERLAPPED or dataset_entry(self.protocol.dataset).disjoint == "plain"
+
     def _by_rule(self) -> list[list[int]]:
         setting, disjoint = self.protocol.setting, dataset_entry(self.protocol.dataset).disjoint
         return images_per_step(self._train_presence, self.steps, setting, self.order, disjoint)
 
     def _listed(self, path: Path) -> list[list[int]]:
-        lists = read_lists(path, self.source.train.ids, self.protocol, self.steps, self.classes)
+        ids, by_rule = self.source.train.ids, self._by_rule() if self._is_plain else None
+        lists = read_lists(path, ids, self.protocol, self.steps, self.classes, by_rule[0] if by_rule else None)
         refuse_strays(lists, self._train_presence, self.steps, self.source, self.order)
+        if lists[0].where == path and path.is_dir():
+            self.remarks.append(f"{path} has no list of step 0: its images are those of the protocol's rule")
+        self.remarks += differences(lists, by_rule, ids) if by_rule else []
         return [found.indices for found in lists]
+
+    def _beside_published(self) -> str:
+        published = published_images(str(self.protocol), self.data.class_order)
+        return beside_published([len(indices) for indices in self.indices], published, self._is_plain)
 
     def _require_images(self, step: Step) -> None:
         """Refuse a step with a class that no image shows, before any time is spent on training."""

@@ -1,8 +1,8 @@
 """Cityscapes with fine annotations: 2 975 training and 500 validation images, 19 classes.
 
-The mask files hold label ids; here a class's id is its train id plus one, as in UCD. Everything that is not one of the
-19 classes is void, 255. The settings ``data.void`` and ``data.scored_void`` say what that means in training and in
-scoring; the recipes make it background, as UCD does.
+The mask files hold label ids, or train ids where there are only ``*_labelTrainIds.png``; here a class's id is its train
+id plus one, as in UCD. Everything that is not one of the 19 classes is void, 255. The settings ``data.void`` and
+``data.scored_void`` say what that means in training and in scoring; the recipes make it background, as UCD does.
 """
 
 from pathlib import Path
@@ -24,6 +24,7 @@ CLASSES = ("background", *LABEL_IDS)
 LAST_LABEL_ID = 33
 IMAGE, MASK = "leftImg8bit", "gtFine"
 SUFFIXES = {IMAGE: "_leftImg8bit.png", MASK: "_gtFine_labelIds.png"}
+TRAIN_ID_SUFFIX = "_gtFine_labelTrainIds.png"
 LAYOUT = "leftImg8bit/{train,val}/CITY/*_leftImg8bit.png and gtFine/{train,val}/CITY/*_gtFine_labelIds.png"
 
 
@@ -55,11 +56,13 @@ def open_cityscapes(root: Path | None) -> Source:
 def _files(root: Path, split: str) -> FileSplit:
     """All names in either folder; a missing image or mask is reported by ``open_source`` and ``data check``."""
     folders = {part: _find(root, part) / split for part in SUFFIXES}
-    scenes = sorted({scene for part, folder in folders.items() for scene in _scenes(folder, SUFFIXES[part])})
+    has_train_ids = not _scenes(folders[MASK], SUFFIXES[MASK]) and bool(_scenes(folders[MASK], TRAIN_ID_SUFFIX))
+    suffixes = {**SUFFIXES, MASK: TRAIN_ID_SUFFIX} if has_train_ids else SUFFIXES
+    scenes = sorted({scene for part, folder in folders.items() for scene in _scenes(folder, suffixes[part])})
     if not scenes:
         raise InputError(f"{folders[IMAGE]} and {folders[MASK]} hold no image and no mask: Cityscapes is {LAYOUT}.")
-    images, masks = ([folders[part] / city / f"{name}{SUFFIXES[part]}" for city, name in scenes] for part in SUFFIXES)
-    return FileSplit([name for _, name in scenes], images, masks, id_table())
+    images, masks = ([folders[part] / city / f"{name}{suffixes[part]}" for city, name in scenes] for part in SUFFIXES)
+    return FileSplit([name for _, name in scenes], images, masks, train_id_table() if has_train_ids else id_table())
 
 
 def _find(root: Path, part: str) -> Path:
@@ -88,4 +91,12 @@ def id_table() -> NDArray[np.uint8]:
     table[: LAST_LABEL_ID + 1] = IGNORE
     for dataset_id, label_id in enumerate(LABEL_IDS.values(), start=1):
         table[label_id] = dataset_id
+    return table
+
+
+def train_id_table() -> NDArray[np.uint8]:
+    """(256,) train id in a file → id of the dataset, one more; ids that are no train ids become ones to be refused."""
+    table = np.full(IGNORE + 1, len(CLASSES), dtype=np.uint8)
+    table[: len(LABEL_IDS)] = np.arange(1, len(CLASSES))
+    table[IGNORE] = IGNORE
     return table

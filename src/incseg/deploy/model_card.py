@@ -117,8 +117,8 @@ def _history_table(steps: Sequence[Mapping[str, Any]]) -> str:
         ]
         for index, step in enumerate(steps)
     ]
-    headers = ["step", "new classes", "method", "data", "images", "validation", "old mIoU", "new mIoU", "all mIoU"]
-    return _markdown_table(headers, rows)
+    headers = ["step", "new classes", "method", "data", "images", "validation", "old mIoU", "new mIoU"]
+    return _markdown_table([*headers, "all mIoU w/o bg"], rows)
 
 
 def _class_table(classes: Sequence[str], steps: Sequence[Mapping[str, Any]]) -> str:

@@ -109,9 +109,15 @@ def side_by_side(folder: Path) -> Iterator[tuple[str, NDArray[np.uint8]]]:
 
 
 def step_entry(
-    step: Step, classes: Sequence[str], images: int, confusion: Tensor, complete: Tensor | None = None
+    step: Step,
+    classes: Sequence[str],
+    images: int,
+    confusion: Tensor,
+    complete: Tensor | None = None,
+    *,
+    scored: int | None = None,
 ) -> dict[str, Any]:
-    """The scores of one step; classes by name, missing values None.
+    """The scores of one step, learnt from ``images`` and scored on ``scored``; classes by name, missing values None.
 
     ``complete`` are the counts on images that label every class, ``confusion`` itself if it is None. Background is
     scored on these alone: elsewhere it may be any class that the masks do not label.
@@ -124,6 +130,7 @@ def step_entry(
         "step": step.index,
         "new_classes": [classes[c] for c in step.new],
         "training_images": images,
+        "scored_images": scored,
         "miou": {name: none_if_nan(value) for name, value in step_scores(iou, step).items()},
         "iou": {classes[c]: none_if_nan(value) for c, value in enumerate(iou)},
         "confusion": shown.tolist(),
@@ -142,6 +149,15 @@ def step_history(header: Mapping[str, Any], entry: Mapping[str, Any], facts: Map
     return {**kept, "method": header["method"], "seed": header["seed"], **facts, **header["environment"]}
 
 
+def number_scored(curriculum: Curriculum, step: Step) -> int:
+    """How many images a step is scored on."""
+    return sum(len(images) for images in curriculum.scored_images(step))
+
+
+def _over_steps(entries: Sequence[Mapping[str, Any]], score: str) -> float | None:
+    return none_if_nan(mean(nan_if_none(entry["miou"][score]) for entry in entries))
+
+
 def run_result(
     header: Mapping[str, Any], classes: Sequence[str], entries: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
@@ -152,7 +168,8 @@ def run_result(
         **header,
         "classes": list(classes),
         "steps": list(entries),
-        "average_miou": none_if_nan(mean(nan_if_none(entry["miou"]["all"]) for entry in entries)),
+        "average_miou": _over_steps(entries, "all"),
+        "average_miou_with_background": _over_steps(entries, "all_with_background"),
         "forgetting": {
             "mean": none_if_nan(mean(forgotten[1:])),
             "classes": {classes[c]: none_if_nan(value) for c, value in enumerate(forgotten) if c > 0},

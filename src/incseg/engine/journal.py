@@ -98,7 +98,8 @@ class Journal:
 
     def score(self, index: int, scores: Mapping[str, float | None]) -> None:
         """Log the scores of a finished step, and print the means."""
-        shown = [f"{name} {100 * value:.1f}" for name in ("old", "new", "all") if (value := scores[name]) is not None]
+        names = {"old": "old", "new": "new", "all": "all w/o bg", "all_with_background": "all+bg"}
+        shown = [f"{word} {100 * v:.1f}" for name, word in names.items() if (v := scores.get(name)) is not None]
         self.mention(f"{self._status.title} · step {index} scored: mIoU {', '.join(shown)}")
         self.pass_on_score(index, scores)
 
@@ -111,7 +112,7 @@ class Journal:
     def remember_score(self, index: int, scores: Mapping[str, float | None]) -> None:
         """Keep the score of a finished step, to show it while the next one is trained."""
         if (value := scores["all"]) is not None:
-            self._status.scored = f"mIoU {100 * value:.1f} after step {index}"
+            self._status.scored = f"mIoU w/o bg {100 * value:.1f} after step {index}"
 
     def show_pictures(self, index: int, folder: Path) -> None:
         """Pass the pictures of a step on to the loggers."""

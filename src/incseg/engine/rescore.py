@@ -7,7 +7,7 @@ from incseg.config import SCORING, Layer, RunConfig, from_yaml, merge, validate
 from incseg.curriculum import build_curriculum
 from incseg.engine.assembly import LINEAGE, launch, run_header
 from incseg.engine.checkpoint import FinishedStep
-from incseg.engine.evaluator import run_result, score_step, step_entry
+from incseg.engine.evaluator import number_scored, run_result, score_step, step_entry
 from incseg.errors import InputError
 from incseg.models.storage import load_model
 from incseg.protocol import Protocol
@@ -48,7 +48,8 @@ def _rescore(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
             break
         segmenter, classes = load_model(folder.model(step.index), fabric.device)
         confusion = score_step(segmenter, curriculum, step, config, fabric.device)
-        entries.append(step_entry(step, classes, finished.scores["training_images"], *confusion.cpu()))
+        images, scored = finished.scores["training_images"], number_scored(curriculum, step)
+        entries.append(step_entry(step, classes, images, *confusion.cpu(), scored=scored))
     if not entries:
         raise InputError(f"{folder.path} has no finished step to score.")
     known = curriculum.classes[: curriculum.steps[len(entries) - 1].num_classes]

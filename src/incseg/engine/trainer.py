@@ -19,6 +19,7 @@ from incseg.engine.background import background_shift
 from incseg.engine.checkpoint import Checkpoint, FinishedStep
 from incseg.engine.evaluator import (
     loading_processes,
+    number_scored,
     run_result,
     save_pictures,
     score_step,
@@ -340,9 +341,9 @@ class Trainer:
         confusion = score_step(self.student, self.curriculum, step, self.config, device, rank, world_size)
         confusion = cast(Tensor, self.fabric.all_reduce(confusion, reduce_op="sum"))
         classes = self.curriculum.classes[: step.num_classes]
-        entry = step_entry(step, classes, images, *confusion.cpu())
+        entry = step_entry(step, classes, images, *confusion.cpu(), scored=number_scored(self.curriculum, step))
         if not (self.first_step_given and step.index == 0):
-            self.history = [*self.history, self._history_of(step, entry)]
+            self.history = [*self.history, self._history_of(entry)]
         if self.fabric.is_global_zero:
             colours = self.header["colours"]
             save_model(self.student, classes, self.folder.model(step.index), self.history, colours)
@@ -352,12 +353,11 @@ class Trainer:
         self.journal.show_pictures(step.index, self.folder.predictions(step.index))
         return entry
 
-    def _history_of(self, step: Step, entry: Mapping[str, Any]) -> StepHistory:
-        scored = sum(len(images) for images in self.curriculum.scored_images(step))
+    def _history_of(self, entry: Mapping[str, Any]) -> StepHistory:
         facts = {
             **self.config.optim.model_dump(),
             "crop_size": self.config.data.crop_size,
             "data": self.curriculum.source.name,
-            "validation_images": scored,
+            "validation_images": entry["scored_images"],
         }
         return step_history(self.header, entry, facts)

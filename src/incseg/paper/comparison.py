@@ -5,10 +5,11 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from incseg.config import published_images
 from incseg.console import Table, mean_and_spread
 from incseg.metrics import nan_if_none
 from incseg.paper.tables import Block, ClassGroup, PaperRow, PaperTable, read_tables
-from incseg.run_folder import Run
+from incseg.run_folder import Run, scored_lines
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,13 @@ def _score(table: PaperTable, row: PaperRow, block: Block, column: Column, runs:
     counted_alike = group is None or _counts_background(row, block, group) == with_background
     paper = table.score(row, block, label) if counted_alike else None
     ours = [run.group(group.first, group.last, with_background) for run in runs] if group else []
-    heading = f"{label}+bg" if with_background else label
-    return ComparedScore(heading, tuple(ours), nan_if_none(paper))
+    return ComparedScore(heading(block, label, with_background), tuple(ours), nan_if_none(paper))
+
+
+def heading(block: Block, label: str, with_background: bool = False) -> str:
+    """The heading of a column: the paper's, with what it counts where that is not the classes it names."""
+    is_all = any((g.label, g.first, g.last) == (label, 1, block.num_foreground) for g in block.scores)
+    return f"{label}+bg" if with_background else f"{label} w/o bg" if is_all else label
 
 
 def _counts_background(row: PaperRow, block: Block, group: ClassGroup) -> bool:
@@ -101,7 +107,8 @@ def as_table(title: str, rows: Sequence[ComparedRow]) -> Table:
         if row.runs and row.is_published:
             lines.append(["", "Δ", *(_signed(score.difference) for score in row.scores)])
     headings = [score.heading for score in rows[0].scores] if rows else []
-    return Table(title, ["method", "", *headings], lines, "; ".join(_deviation_notes(rows)))
+    runs = [run for row in rows for run in row.runs]
+    return Table(title, ["method", "", *headings], lines, "\n".join([*scored_lines(runs), *_deviation_notes(rows)]))
 
 
 def _number(value: float) -> str:
@@ -114,14 +121,29 @@ def _signed(value: float) -> str:
 
 
 def _deviation_notes(rows: Iterable[ComparedRow]) -> list[str]:
-    """How the runs differ from the published recipe; rows with the same differences share a note."""
+    """How the runs differ from the published recipe and its images; rows with the same differences share a note."""
     labels: dict[str, list[str]] = {}
     for row in rows:
         for run in row.runs:
-            differences = ", ".join(row.row.deviations(run.settings, run.protocol, run.seed))
-            if differences and row.row.label not in labels.setdefault(differences, []):
-                labels[differences].append(row.row.label)
-    return [f"{', '.join(names)}: not the published recipe: {text}" for text, names in labels.items()]
+            for title, words in (
+                ("recipe", row.row.deviations(run.settings, run.protocol, run.seed)),
+                ("images", image_differences(run)),
+            ):
+                text = f"not the published {title}: {', '.join(words)}"
+                if words and row.row.label not in labels.setdefault(text, []):
+                    labels[text].append(row.row.label)
+    return [f"{', '.join(names)}: {text}" for text, names in labels.items()]
+
+
+def image_differences(run: Run) -> list[str]:
+    """The steps in which a run learnt from another number of images than the published lists have."""
+    published = published_images(run.protocol, run.settings.get("data.class_order")) or []
+    found = [step["training_images"] for step in run.steps]
+    return [
+        f"{ours} in step {step} (published: {theirs})"
+        for step, (ours, theirs) in enumerate(zip(found, published, strict=False))
+        if ours != theirs
+    ]
 
 
 def beside_the_paper(runs: Sequence[Run]) -> list[Table]:

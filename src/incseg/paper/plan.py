@@ -25,7 +25,7 @@ class Plan:
     rows: Sequence[PaperRow]
     blocks: Sequence[Block]
     cells: Mapping[tuple[str, str], Sequence[PlannedRun]]
-    """One run per seed, by (name of the row, protocol of the block)."""
+    """One run per class order and seed, by (name of the row, protocol of the block)."""
     left_out: Mapping[str, str]
     """Rows that cannot be run, and why."""
 
@@ -70,6 +70,8 @@ def make_plan(
     seeds: int = 1,
     out: Path = Path("runs/reproduce"),
     data_roots: Sequence[str] = (),
+    splits: Sequence[str] = (),
+    orders: Sequence[str] = ("a",),
     settings: Settings | None = None,
 ) -> Plan:
     """Plan the runs of a table; a choice that cannot be run is refused here.
@@ -81,6 +83,8 @@ def make_plan(
         seeds: number of repetitions, each with its own seed.
         out: folder for all runs.
         data_roots: ``DIR``, or ``DATASET=DIR`` for each dataset.
+        splits: published lists of images, ``DIR`` for a single column or ``COLUMN=DIR`` for each, as in ``100-50=DIR``.
+        orders: class orders, by name; each is a run of its own.
         settings: settings for all runs, by section; those of a method go to the runs of that method.
     """
     if seeds < 1:
@@ -88,7 +92,7 @@ def make_plan(
     usable_folder(out)
     found, settings = read_table(table), settings or {}
     chosen, blocks = _choose_rows(found, rows), _choose_blocks(found, columns)
-    roots = _data_roots(data_roots, blocks)
+    folders = _data_folders(blocks, _data_roots(data_roots, blocks), _lists(splits, blocks))
     left_out = {row.label: reason for row in chosen if (reason := _missing_setting(row, settings))}
     possible = [row for row in chosen if row.label not in left_out]
     if not possible:
@@ -97,7 +101,10 @@ def make_plan(
     _refuse_unused(settings, possible)
     cells = {
         (row.name, block.protocol): [
-            PlannedRun.of(row, block, FIRST_SEED + index, _settings_for(row, settings), roots.get(_dataset(block)), out)
+            PlannedRun.of(
+                row, block, order, FIRST_SEED + index, _settings_for(row, settings), folders[block.protocol], out
+            )
+            for order in orders
             for index in range(seeds)
         ]
         for block in blocks
@@ -153,6 +160,35 @@ def _data_roots(given: Sequence[str], blocks: Sequence[Block]) -> dict[str, Path
         if name not in datasets:
             raise InputError(f"--data-root names '{name}', but the columns are of {', '.join(datasets)}.")
     return {name: Path(root) for name, root in ([(d, plain[0]) for d in datasets] if plain else named.items())}
+
+
+def _lists(given: Sequence[str], blocks: Sequence[Block]) -> dict[str, Path]:
+    """Folders of lists by protocol, from one ``DIR`` or several ``COLUMN=DIR``."""
+    found: dict[str, Path] = {}
+    for text in given:
+        column, equals, folder = text.rpartition("=")
+        fitting = [block.protocol for block in blocks if not equals or _is_part(column, block.protocol)]
+        if len(fitting) != 1:
+            wish = " ".join(f"{block.protocol}=DIR" for block in blocks)
+            raise InputError(
+                f"--splits {text} fits {len(fitting)} of the columns, and lists are of one: write --splits {wish}."
+            )
+        found[fitting[0]] = Path(folder)
+    return found
+
+
+def _data_folders(
+    blocks: Sequence[Block], roots: Mapping[str, Path], lists: Mapping[str, Path]
+) -> dict[str, dict[str, Path]]:
+    """The settings ``root`` and ``splits`` of the data, by protocol, as far as given."""
+    return {
+        block.protocol: {
+            name: path
+            for name, path in (("root", roots.get(_dataset(block))), ("splits", lists.get(block.protocol)))
+            if path is not None
+        }
+        for block in blocks
+    }
 
 
 def _dataset(block: Block) -> str:

@@ -11,7 +11,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from incseg.files import replacing
-from incseg.paper.comparison import ComparedRow, ComparedScore, Outcome
+from incseg.paper.comparison import ComparedRow, ComparedScore, Outcome, heading
 from incseg.paper.tables import Block, PaperTable
 
 PAPER_MARKER: dict[str, Any] = {"linestyle": "none", "marker": "D", "markerfacecolor": "none", "markersize": 8}
@@ -51,7 +51,7 @@ def over_steps(block: Block, rows: Sequence[ComparedRow], parameter: str | None 
             _draw_means(axes, range(last + 1), values, color=colour, label=row.row.label, linestyle=next(styles))
         axes.plot(last, paper, color=colour, **PAPER_MARKER)
     axes.plot([], [], color="grey", label="paper, after the last step", **PAPER_MARKER)
-    axes.set(title=block.protocol, xlabel="step", ylabel="mIoU (%)", ylim=(0, 100), xticks=range(last + 1))
+    axes.set(title=block.protocol, xlabel="step", ylabel="mIoU w/o bg (%)", ylim=(0, 100), xticks=range(last + 1))
     _add_grid(axes)
     figure.legend(loc="outside right upper", frameon=False, fontsize=8, title=parameter)
     return figure
@@ -71,7 +71,7 @@ def over_parameter(parameter: str, outcome: Outcome) -> Figure:
             _draw_means(axes, places, ours, color=f"C{index}", label=series or "ours")
             paper_label = f"{series}, paper" if series else "paper"
             axes.plot(places, [score.paper for score in scores], color=f"C{index}", label=paper_label, **PAPER_MARKER)
-        axes.set(title=block.protocol, xlabel=parameter, ylabel="mIoU (%)", xticks=range(len(values)))
+        axes.set(title=block.protocol, xlabel=parameter, ylabel="mIoU w/o bg (%)", xticks=range(len(values)))
         axes.set_xticklabels([f"{value:g}" for value in values])
         axes.legend(frameon=False, fontsize=8)
         _add_grid(axes)
@@ -80,7 +80,7 @@ def over_parameter(parameter: str, outcome: Outcome) -> Figure:
 
 def _score_of_all(row: ComparedRow, block: Block) -> ComparedScore:
     """The score of all foreground classes."""
-    return next(score for score in row.scores if score.heading == block.scores[-1].label)
+    return next(score for score in row.scores if score.heading == heading(block, block.scores[-1].label))
 
 
 def _draw_means(axes: "mpl.axes.Axes", places: Sequence[int], values: Sequence[Sequence[float]], **style: Any) -> None:

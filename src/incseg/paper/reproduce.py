@@ -24,9 +24,9 @@ from incseg.paper.planned_run import PlannedRun
 from incseg.paper.plots import draw
 from incseg.paper.tables import Block, PaperTable
 from incseg.protocol import Protocol
-from incseg.run_folder import Run
+from incseg.run_folder import Run, scored_lines
 
-CSV_HEADER = ["table", "protocol", "row", "group", "seeds", "mean", "std", "paper", "difference"]
+CSV_HEADER = ["table", "protocol", "row", "group", "seeds", "mean", "std", "paper", "difference", "scored"]
 
 
 def reproduce_table(plan: Plan, out: Path, console: Console) -> None:
@@ -109,4 +109,5 @@ def _csv_fields(rows: Sequence[ComparedRow]) -> Iterator[list[str | int]]:
             average = statistics.fmean(ours) if ours else math.nan
             spread = statistics.stdev(ours) if len(ours) > 1 else math.nan
             numbers = [average, spread, score.paper, score.difference]
-            yield [row.row.label, score.heading, len(ours), *("" if math.isnan(x) else decimal(x, 2) for x in numbers)]
+            texts = ["" if math.isnan(x) else decimal(x, 2) for x in numbers]
+            yield [row.row.label, score.heading, len(ours), *texts, "; ".join(scored_lines(row.runs))]

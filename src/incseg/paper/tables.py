@@ -8,14 +8,11 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from incseg.config import RunConfig, flat_settings, load_recipe, merge
+from incseg.config import RunConfig, flat_settings, load_recipe, merge, published_images, published_name
 from incseg.errors import InputError, closest
 
 Background = Literal["none", "first", "all"]
 """Where a row counts background: nowhere, in the first group and in all classes, or in all classes only."""
-
-# The authors, like MiB and PLOP before them, score the central square of every image. Our recipes score whole images.
-EVALUATION: dict[str, dict[str, Any]] = {"data": {"scoring": "paper"}}
 
 FOLDER = Path(__file__).parent
 
@@ -94,14 +91,20 @@ class PaperRow(StrictModel):
             return self.background
         return self.background.get(protocol, "none")
 
-    def published_recipe(self, protocol: str, seed: int) -> RunConfig:
-        """The configuration that this row stands for under a protocol, scored as in the paper."""
-        return load_recipe(protocol, {**merge(EVALUATION, self.settings), "method": self.method, "seed": seed})
+    def published_recipe(self, recipe: str, seed: int) -> RunConfig:
+        """The configuration that this row stands for under a protocol, or a recipe of it in another class order."""
+        return load_recipe(recipe, {**self.settings, "method": self.method, "seed": seed})
 
     def deviations(self, settings: Mapping[str, Any], protocol: str, seed: int) -> list[str]:
-        """Every flat setting of a run that differs from the published recipe, except the one this row leaves open."""
-        expected = flat_settings(self.published_recipe(protocol, seed))
+        """Every flat setting of a run that differs from the published recipe, except the one this row leaves open.
+
+        Where the numbers of images are published, lists of images are part of the recipe, and those numbers are
+        compared instead: see :func:`image_differences`.
+        """
+        order = settings.get("data.class_order")
+        expected = flat_settings(self.published_recipe(published_name(protocol, order) or protocol, seed))
         not_compared = {"protocol", "method", "seed", f"settings.{self.needs}"}
+        not_compared |= {"data.splits"} if published_images(protocol, order) else set()
         return [
             f"{name.removeprefix('settings.')} {settings.get(name, 'default')} "
             f"(published: {expected.get(name, 'default')})"

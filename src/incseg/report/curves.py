@@ -31,7 +31,10 @@ def miou_over_steps(runs: Sequence[Run]) -> list[Panel]:
             x_label="after step",
             marked=True,
         )
-        for title, values in (("mIoU of all classes so far (%)", so_far), ("mIoU of the classes of step 0 (%)", kept))
+        for title, values in (
+            ("mIoU of all classes so far, w/o bg (%)", so_far),
+            ("mIoU of the classes of step 0 (%)", kept),
+        )
     ]
 
 

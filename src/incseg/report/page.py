@@ -20,7 +20,14 @@ from incseg.paper.comparison import beside_the_paper
 from incseg.protocol import IGNORE
 from incseg.report import charts, curves, per_class
 from incseg.report.album import Album, collect_album
-from incseg.report.summary import per_step_table, read_runs, run_names, summary_table, title_of
+from incseg.report.summary import (
+    conventions_table,
+    per_step_table,
+    read_runs,
+    run_names,
+    summary_table,
+    title_of,
+)
 from incseg.run_folder import Run, RunFolder
 
 SCRIPTS = ("elements.js", "theme.js", "iou.js", "confusion.js", "pictures.js")
@@ -62,7 +69,7 @@ def render(runs: Sequence[Run]) -> str:
 
 def summary_tables(runs: Sequence[Run]) -> list[Table]:
     """The tables at the top of the page: the scores, and the paper's where it has some."""
-    return [summary_table(runs), *beside_the_paper(runs)]
+    return [summary_table(runs), conventions_table(runs), *beside_the_paper(runs)]
 
 
 def _template() -> jinja2.Template:

@@ -7,19 +7,24 @@ from pathlib import Path
 
 from incseg.console import Table, mean_and_spread, percent
 from incseg.errors import InputError
-from incseg.metrics import nan_if_none
+from incseg.metrics import CONVENTIONS, nan_if_none
 from incseg.protocol import Protocol
-from incseg.run_folder import Run
+from incseg.run_folder import Run, scored_lines
 
 # The columns of the summary after those of the class groups. A score added to metrics.step_scores is shown in the
 # terminal and on the page by one line here; runs from before it was added show a dash.
+# "bg" is background; "harmonic" is of the classes of step 0 and of all later ones, without background.
 SCORES: dict[str, Callable[[Run], float]] = {
-    "all": lambda run: run.miou(-1, "all"),
+    "all w/o bg": lambda run: run.miou(-1, "all"),
     "all+bg": lambda run: run.miou(-1, "all_with_background"),
-    "harmonic": lambda run: run.miou(-1, "harmonic"),
+    "harmonic": lambda run: run.counted("ucd")["harmonic"],
     "forgetting": lambda run: nan_if_none(run.result["forgetting"]["mean"]),
-    "avg. steps": lambda run: nan_if_none(run.result["average_miou"]),
+    "avg. steps w/o bg": lambda run: run.average_over_steps("all"),
+    "avg. steps+bg": lambda run: run.average_over_steps("all_with_background"),
 }
+
+
+COUNTED = ("base", "later", "all", "harmonic")
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
@@ -38,7 +43,9 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
                 f"{len(run.steps)} steps) cannot share a report: give runs of one protocol with equally many finished "
                 "steps; runs of the task 'offline' on the same classes may join them."
             )
-    return _labelled([replace(run, begins_at=len(first.steps) - len(run.steps)) for run in runs])
+    begins_at = [len(first.steps) - len(run.steps) for run in runs]
+    compared = zip(runs, begins_at, strict=True)
+    return _labelled([replace(run, begins_at=start, compared_base=first.base) for run, start in compared])
 
 
 def _comparable(first: Run, run: Run) -> bool:
@@ -79,7 +86,7 @@ def title_of(runs: Sequence[Run]) -> str:
 def summary_table(runs: Sequence[Run]) -> Table:
     """Final mIoU in the paper's layout: of the first classes, of those of every later step, and of all.
 
-    Runs that differ only in their seed are averaged. Background is not counted, except in ``all+bg``.
+    Runs that differ only in their seed are averaged. Background is counted in columns that say ``+bg``, and only there.
     """
     groups = _class_groups(runs[0])
     rows = []
@@ -91,7 +98,27 @@ def summary_table(runs: Sequence[Run]) -> Table:
     distinct = groups[:-1] if len(groups) > 2 else groups  # the last group then repeats several of the others
     classes = "; ".join(f"{_range(a, b)}: {', '.join(runs[0].classes[a : b + 1])}" for a, b in distinct)
     headers = ["method", *(_range(first, last) for first, last in groups), *SCORES]
-    return Table(f"{title_of(runs)}: mIoU after the last step (%)", headers, rows, classes)
+    note = "\n".join([*scored_lines(runs), classes])
+    return Table(f"{title_of(runs)}: mIoU after the last step (%)", headers, rows, note)
+
+
+def conventions_table(runs: Sequence[Run]) -> Table:
+    """The same scores as each group of papers counts them, side by side."""
+    base, last = runs[0].base, len(runs[0].classes) - 1
+    rows = []
+    for label in dict.fromkeys(run.label for run in runs):
+        seeds = [run for run in runs if run.label == label]
+        for name, convention in CONVENTIONS.items():
+            first = 0 if convention.counts_background else 1
+            groups = [(first, base), (base + 1, last), (first, last)] if base < last else [(first, last)]
+            scores = [run.counted(name) for run in seeds]
+            columns = [mean_and_spread([each[score] for each in scores]) for score in COUNTED]
+            rows.append([label, name, ", ".join(_range(a, b) for a, b in groups), *columns])
+    papers = "; ".join(f"{name}: {convention.papers}" for name, convention in CONVENTIONS.items())
+    note = f"{papers}; 0 is background; dkd counts a class that appears nowhere as 0, the others leave it out"
+    title = "by the conventions of the literature: mIoU after the last step (%)"
+    headers = ["method", "as in", "classes: base, later, all", *COUNTED]
+    return Table(title, headers, rows, "\n".join([*scored_lines(runs), note]))
 
 
 def _class_groups(run: Run) -> list[tuple[int, int]]:
@@ -112,10 +139,12 @@ def _range(first: int, last: int) -> str:
 
 
 def per_step_table(runs: Sequence[Run]) -> Table:
-    """mIoU of all foreground classes known so far, after every step."""
+    """mIoU of all foreground classes known so far, after every step, and the number of images it was scored on."""
     learnt = [", ".join(step["new_classes"]) for step in runs[0].steps]
     rows = [
         [f"{index} (+ {names})" if index else f"0 ({names})", *(percent(run.miou(index)) for run in runs)]
         for index, names in enumerate(learnt)
     ]
-    return Table("mIoU over the steps (%)", ["step", *run_names(runs)], rows)
+    numbers = ", ".join(str(step.get("scored_images") or "?") for step in runs[0].steps)
+    note = f"scored: {runs[0].scored_as}, {numbers} images"
+    return Table("mIoU over the steps, without background (%)", ["step", *run_names(runs)], rows, note)
