@@ -15,7 +15,7 @@ SOURCE = ROOT / "src" / "incseg"
 
 # Who may import whom, besides themselves. Leaves are open to all.
 LEAVES = {
-    "errors", "files", "seeding", "protocol", "batch", "metrics", "run_folder", "images", "console", "registry",
+    "errors", "checksums", "files", "seeding", "protocol", "batch", "metrics", "run_folder", "images", "console", "registry",
     "config", "__init__",
 }  # fmt: skip
 ALLOWED = {
