@@ -13,7 +13,7 @@ from typing import Any
 import lightning
 import torch
 from lightning.fabric import Fabric
-from lightning.fabric.strategies import DDPStrategy
+from lightning.fabric.strategies.ddp import DDPStrategy
 
 import incseg
 from incseg import methods

@@ -14,6 +14,7 @@ from torch import Tensor
 from incseg.batch import Batch
 from incseg.config import RunConfig
 from incseg.curriculum.curriculum import Curriculum
+from incseg.files import naming
 from incseg.images import index_image
 from incseg.loading.batches import ScoredImages, whole_loader
 from incseg.metrics import (
@@ -75,9 +76,10 @@ def save_pictures(
     for position, name in enumerate(names):
         image, truth, _ = images[position]
         prediction = segmenter.segment(image[None].to(device)).argmax(dim=1)[0].cpu()
-        Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / f"{name}.image.jpg", quality=92)
-        index_image(truth.numpy().astype(np.uint8)).save(folder / f"{name}.truth.png")
-        index_image(prediction.numpy().astype(np.uint8)).save(folder / f"{name}.prediction.png")
+        with naming(folder):
+            Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / f"{name}.image.jpg", quality=92)
+            index_image(truth.numpy().astype(np.uint8)).save(folder / f"{name}.truth.png")
+            index_image(prediction.numpy().astype(np.uint8)).save(folder / f"{name}.prediction.png")
 
 
 def side_by_side(folder: Path) -> Iterator[tuple[str, NDArray[np.uint8]]]:

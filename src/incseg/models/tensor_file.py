@@ -28,7 +28,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], description: Mappin
 
 
 def read_tensors(path: Path, *, only_description: bool = False) -> tuple[dict[str, Any] | None, dict[str, Tensor]]:
-    """The description, None if the file has none, and the tensors; refuses a file that is damaged or of another kind."""
+    """The description, None if the file has none, and the tensors; refuses a file that is damaged or no such file."""
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             metadata = (file.metadata() or {}).get(KEY)
@@ -53,7 +53,7 @@ def checksum_of(tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         found = zlib.crc32(f"{name} {tensor.dtype} {list(tensor.shape)}".encode(), found)
-        found = zlib.crc32(tensor.contiguous().reshape(-1).view(torch.uint8).numpy(), found)
+        found = zlib.crc32(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data, found)
     return f"{found:08x}"
 
 
