@@ -1,7 +1,7 @@
 """The files of a run and their names, in one place.
 
-``config.yaml``, ``data.json``, ``result.json``, ``metrics.jsonl``, ``report.html``; ``checkpoint.pt`` and the one before
-it while a step is in training; and ``step-K/`` for every finished step: the model, what the method remembers, pictures,
+``config.yaml``, ``data.json``, ``result.json``, ``metrics.jsonl``, ``report.html``; ``checkpoint.pt`` and the one
+before while a step is in training; and ``step-K/`` for every finished step: the model, what the method remembers, pictures,
 and last of all ``scores.json``, whose presence says that the step is finished.
 """
 
@@ -174,7 +174,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_metrics(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """The intact lines of ``metrics.jsonl`` and the number of damaged ones; a last one cut off by a crash is neither."""
+    """The intact lines of ``metrics.jsonl`` and how many are damaged; a last one cut off by a crash is neither."""
     lines = path.read_bytes().split(b"\n") if path.is_file() else [b""]
     entries, damaged = [], 0
     for line in lines[:-1]:

@@ -1,6 +1,6 @@
 """What training keeps on disk so that an interrupted run resumes: the step in training, and every finished step."""
 
-import pickle
+import errno
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,12 +57,13 @@ class Checkpoint:
             if values.pop("format", FORMAT) > FORMAT:
                 raise DamagedError(f"{path} was written by a newer version of incseg: update incseg.")
             return cls(**values)
-        except (zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, EOFError, *MALFORMED) as error:
+        except DamagedError:
+            raise
+        except Exception as error:  # what is read may be anything, so that readers may fail in any way
+            if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # EINVAL: an absurd position
+                raise
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise DamagedError(f"{path} is damaged: it is no checkpoint of incseg ({reason}).") from None
-
-
-MALFORMED = (TypeError, ValueError, KeyError, AttributeError, IndexError, NotImplementedError)  # of foreign content
 
 
 @dataclass(frozen=True)

@@ -20,23 +20,24 @@ from incseg.files import make_folder
 from incseg.run_folder import RunFolder
 
 HELD = (errno.EACCES, errno.EAGAIN)  # what the system answers when another process has the lock
-_mine: set[Path] = set()  # the system does not keep a process from its own locks
+_mine: set[tuple[int, Path]] = set()  # by process: the system does not keep one from its own locks
 
 
 @contextmanager
 def only_writer(folder: RunFolder, say: Callable[[str], None]) -> Iterator[None]:
     """Keep all other processes from writing in a folder; a folder that stays empty is removed again."""
     place = folder.path.absolute()
+    mine = (os.getpid(), place)
     missing = [part for part in (place, *place.parents) if not part.exists()]
     make_folder(place)
-    if place in _mine:
+    if mine in _mine:
         raise InputError(f"{folder.path} is being written by this process.")
     descriptor = _locked(folder, say)
-    _mine.add(place)
+    _mine.add(mine)
     try:
         yield
     finally:
-        _mine.remove(place)
+        _mine.remove(mine)
         folder.lock.unlink(missing_ok=True)  # before it is released: whoever waits for it must find a new one
         os.close(descriptor)
         with suppress(OSError):

@@ -142,8 +142,6 @@ def load_model(path: Path, device: torch.device | str = "cpu") -> tuple[Segmente
     try:
         segmenter = Segmenter(description.architecture, description.head_sizes)
         segmenter.load_state_dict(state)
-    except InputError:
-        raise
     except Exception as error:
         reason = " ".join(str(error).split())
         raise DamagedError(f"{path} describes a model that cannot be built ({reason}).") from None
