@@ -1,8 +1,8 @@
 """The files of a run and their names, in one place.
 
 ``config.yaml``, ``data.json``, ``result.json``, ``metrics.jsonl``, ``report.html``; ``checkpoint.pt`` and the one
-before while a step is in training; and ``step-K/`` for every finished step: the model, what the method remembers, pictures,
-and last of all ``scores.json``, whose presence says that the step is finished.
+before while a step is in training; and ``step-K/`` for every finished step: the model, what the method remembers,
+pictures, and last of all ``scores.json``, whose presence says that the step is finished.
 """
 
 import json

@@ -34,7 +34,9 @@ def test_a_second_writer_is_told_who_the_first_is(tmp_path: Path) -> None:
     with only_writer(folder, print):
         folder.config.touch()
         said = answer_of_another_process(folder)
-        assert said.startswith(f"{folder.path} is being written by process {os.getpid()} on {socket.gethostname()} since ")
+        assert said.startswith(
+            f"{folder.path} is being written by process {os.getpid()} on {socket.gethostname()} since "
+        )
         with pytest.raises(InputError, match="by this process"), only_writer(folder, print):
             pass
         assert "is being written by process" in answer_of_another_process(folder), "it still holds it"
@@ -62,4 +64,6 @@ def test_without_locks_the_run_goes_on_and_says_so(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(fcntl, "lockf", without)
     said: list[str] = []
     with only_writer(RunFolder(tmp_path), said.append):
-        assert said == [f"{tmp_path} cannot be locked (No locks available): see to it that no other process writes there."]
+        assert said == [
+            f"{tmp_path} cannot be locked (No locks available): see to it that no other process writes there."
+        ]

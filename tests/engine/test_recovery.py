@@ -48,9 +48,7 @@ def recovered(folder: RunFolder) -> list[str]:
 
 @pytest.mark.parametrize("damage", [*DAMAGE, missing])
 @pytest.mark.parametrize("name", ["scores", "model", "memory"])
-def test_a_step_with_a_damaged_file_is_not_finished(
-    name: str, damage: Callable[[Path], None], tiny_run: Path
-) -> None:
+def test_a_step_with_a_damaged_file_is_not_finished(name: str, damage: Callable[[Path], None], tiny_run: Path) -> None:
     folder = RunFolder(tiny_run)
     assert recovered(folder) == []
     if name == "scores" and damage is missing:

@@ -6,7 +6,12 @@ import torch
 from incseg.errors import DamagedError
 from incseg.models.tensor_file import read_tensors, write_tensors
 
-TENSORS = {"a": torch.arange(3.0), "b": torch.tensor(7), "c": torch.zeros(0, 2), "d": torch.ones(1, dtype=torch.bfloat16)}
+TENSORS = {
+    "a": torch.arange(3.0),
+    "b": torch.tensor(7),
+    "c": torch.zeros(0, 2),
+    "d": torch.ones(1, dtype=torch.bfloat16),
+}
 
 
 def test_any_flipped_bit_is_noticed(tmp_path: Path) -> None:
