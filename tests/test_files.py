@@ -86,7 +86,7 @@ def test_a_file_is_on_the_disk_before_it_gets_its_name_and_the_name_after(
 def test_a_full_disk_is_named_with_the_file_even_behind_the_error_of_a_library(hidden: bool, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("before")
-    with pytest.raises(OSError, match="No space left") as refused, replacing(path) as temporary:
+    with pytest.raises(OSError, match="No space left") as refused, replacing(path) as temporary:  # noqa: PT012
         temporary.write_text("half")
         try:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -32,7 +32,7 @@ def test_outside_of_training_a_signal_stops_at_once(number: signal.Signals) -> N
 
 def test_inside_it_is_noted_and_obeyed_at_the_end_at_the_latest() -> None:
     stop, reached = StopRequests(), []
-    with pytest.raises(Stopped), stop.heard(), stop.deferred():
+    with pytest.raises(Stopped), stop.heard(), stop.deferred():  # noqa: PT012 - what comes after the signal is the test
         os.kill(os.getpid(), signal.SIGTERM)
         reached.append(stop.reason)
     assert reached == ["a request to stop (SIGTERM)"]
