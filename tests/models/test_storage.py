@@ -86,9 +86,9 @@ def test_the_settings_of_a_run_choose_the_architecture() -> None:
     ],
 )
 def test_a_description_that_cannot_be_is_one_sentence(change: dict[str, Any], reason: str, tmp_path: Path) -> None:
-    architecture = {"encoder": "test_resnet", "decoder": "deeplabv3plus", "decoder_options": {"decoder_channels": 16}}
+    small = Architecture(encoder="test_resnet", decoder="deeplabv3plus", decoder_options={"decoder_channels": 16})
     path = tmp_path / "model.safetensors"
-    save_model(Segmenter(Architecture(**architecture), [2, 1]), ("background", "cat", "dog"), path)
+    save_model(Segmenter(small, [2, 1]), ("background", "cat", "dog"), path)
     description, tensors = read_tensors(path)
     assert description is not None
     description |= {name: value for name, value in change.items() if name in description}
