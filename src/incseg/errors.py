@@ -8,6 +8,16 @@ class InputError(Exception):
     """What was given cannot be used; the message says what is accepted and what to do. Exit code 2, no traceback."""
 
 
+class DamagedError(InputError):
+    """A file is not what was written: bits flipped, cut short, or something else put in its place."""
+
+
+class Stopped(Exception):  # noqa: N818 - nothing went wrong
+    """Asked to stop before the end, by a signal or a time limit; the same command resumes."""
+
+    EXIT_CODE = 75  # "try again later" in sysexits.h
+
+
 class TrainingError(Exception):
     """Training cannot continue; the message says why and what may help. Exit code 1, no traceback."""
 

@@ -1,20 +1,21 @@
 """The files of a run and their names, in one place.
 
-``config.yaml``, ``result.json``, ``metrics.jsonl``, ``report.html``; ``checkpoint.pt`` while a step is in training; and
-``step-K/`` for every finished step: the model, what the method remembers, pictures, and last of all ``scores.json``,
-whose presence says that the step is finished.
+``config.yaml``, ``data.json``, ``result.json``, ``metrics.jsonl``, ``report.html``; ``checkpoint.pt`` and the one
+before while a step is in training; and ``step-K/`` for every finished step: the model, what the method remembers,
+pictures, and last of all ``scores.json``, whose presence says that the step is finished.
 """
 
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from incseg.checksums import sealed, unsealed
 from incseg.colours import DISTINCT, Colours
-from incseg.errors import InputError
+from incseg.errors import DamagedError, InputError
 from incseg.files import expanded, replacing
 from incseg.metrics import CONVENTIONS, mean, nan_if_none
 from incseg.protocol import BACKGROUND, Protocol
@@ -49,6 +50,21 @@ class RunFolder:
     def checkpoint(self) -> Path:
         """The state of the step in training, from which an interrupted run resumes."""
         return self.path / "checkpoint.pt"
+
+    @property
+    def checkpoint_before(self) -> Path:
+        """The checkpoint before that, taken if the last one turns out to be damaged."""
+        return self.path / "checkpoint-before.pt"
+
+    @property
+    def data(self) -> Path:
+        """The fingerprint of the data that the run learns from."""
+        return self.path / "data.json"
+
+    @property
+    def lock(self) -> Path:
+        """Names the process that writes in this folder, as long as it runs."""
+        return self.path / ".lock"
 
     @property
     def report(self) -> Path:
@@ -110,7 +126,7 @@ class RunFolder:
     @property
     def has_weights(self) -> bool:
         """Whether there are weights to resume from, so that pretrained ones need not be fetched again."""
-        return self.checkpoint.exists() or self.is_finished(0)
+        return self.checkpoint.exists() or self.checkpoint_before.exists() or self.is_finished(0)
 
     @classmethod
     def holding(cls, model: Path) -> tuple["RunFolder", int] | None:
@@ -157,9 +173,41 @@ def statistics_file(model: Path) -> Path:
     return model.with_name(beside)
 
 
-def write_json(path: Path, value: object) -> None:
+def read_json(path: Path) -> dict[str, Any]:
+    """What :func:`write_json` wrote; refuses a file that is damaged."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:  # no text, or no JSON
+        raise DamagedError(f"{path} is damaged: it cannot be read as JSON ({error}).") from None
+    return unsealed(values, path)
+
+
+def read_metrics(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """The intact lines of ``metrics.jsonl`` and how many are damaged; a last one cut off by a crash is neither."""
+    lines = path.read_bytes().split(b"\n") if path.is_file() else [b""]
+    entries, damaged = [], 0
+    for line in lines[:-1]:
+        try:
+            entries.append(unsealed(json.loads(line), path))
+        except (ValueError, DamagedError):
+            damaged += 1
+    return entries, damaged
+
+
+def metrics_line(entry: Mapping[str, Any]) -> str:
+    """A line of ``metrics.jsonl``."""
+    return json.dumps(sealed(entry))
+
+
+def write_metrics(path: Path, entries: Iterable[Mapping[str, Any]]) -> None:
+    """Replace ``metrics.jsonl``."""
+    with replacing(path) as temporary:
+        temporary.write_text("".join(f"{metrics_line(entry)}\n" for entry in entries), encoding="utf-8")
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write a whole file or none. JSON has no NaN: the caller replaces it by None."""
-    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(sealed(value), indent=1, ensure_ascii=False, allow_nan=False)
     with replacing(path) as temporary:
         temporary.write_text(f"{text}\n", encoding="utf-8")
 
@@ -189,12 +237,12 @@ class Run:
         if not path.is_file():
             raise InputError(f"{folder} holds no {path.name}: give the folder of a run with at least one step done.")
         try:
-            result = json.loads(path.read_text(encoding="utf-8"))
+            result = read_json(path)
             missing = [name for name in RESULT if name not in result]
             if missing:
                 raise KeyError(missing[0])
             return cls(folder, result, label=result["method"])
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+        except (DamagedError, KeyError, TypeError) as error:
             raise InputError(f"{path} is not a result of incseg ({type(error).__name__}: {error}).") from None
 
     @property

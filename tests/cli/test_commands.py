@@ -1,8 +1,12 @@
+import errno
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -247,6 +251,51 @@ def test_an_interrupt_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setattr("incseg.engine.assembly.train", interrupted)
     assert run("train", "shapes/4-2") == 1
     assert "run the same command again" in capsys.readouterr().err
+
+
+def test_a_second_interrupt_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+
+    def interrupted_twice(*_: object) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr("incseg.engine.assembly.train", interrupted_twice)
+    monkeypatch.setattr("os._exit", ended.append)
+    try:
+        assert run("train", "shapes/4-2") == 1
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert ended == [1]
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [(errno.ENOSPC, "free some space there"), (errno.EDQUOT, "your quota is used up"), (errno.EROFS, "can be written")],
+)
+def test_what_the_machine_refuses_is_one_sentence(
+    number: int, advice: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(number, os.strerror(number), "runs/x/checkpoint.pt")
+
+    monkeypatch.setattr("incseg.engine.assembly.train", refused)
+    assert run("train", "shapes/4-2") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"incseg: runs/x/checkpoint.pt: {os.strerror(number)}; ")
+    assert advice in line
+
+
+def test_too_little_room_is_said_before_a_run_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_folder(tmp_path / "data", train=10, val=4, size=32)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1_000_000))
+    assert run("train", "folder/2-2", "--data-root", data, "--method", "ft", "--out", tmp_path / "run", *QUICK) == 1
+    assert f"{tmp_path / 'run'} has no room: 1.0 MB are free, and 2 models of " in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_folder_from_the_command_line_to_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ from incseg.methods import Context, Part, method_names, parse, register_method
 from incseg.methods.parsing import METHODS
 from incseg.models import Architecture, Segmenter
 from incseg.models.storage import describe_model, load_model
-from incseg.run_folder import RunFolder
+from incseg.run_folder import RunFolder, read_json
 
 MakeConfig = Callable[..., RunConfig]
 ALL = [*method_names(), "mib+ucd", "plop+ucd", "mib+sdr", "mib+ucd+ewf", "mib+pixel", "mib+segment"]
@@ -44,7 +44,7 @@ def reference(quick_config: MakeConfig, tmp_path_factory: pytest.TempPathFactory
     @cache
     def run_of(method: str) -> Path:
         folder = tmp_path_factory.mktemp("reference")
-        assert train(with_checkpoints(quick_config, method), folder) == json.loads((folder / "result.json").read_text())
+        assert train(with_checkpoints(quick_config, method), folder) == read_json(folder / "result.json")
         return folder
 
     return run_of
@@ -62,7 +62,7 @@ def each_of(methods: Sequence[str]) -> pytest.MarkDecorator:
 @each_of(ALL)
 def test_two_steps_leave_a_complete_run_folder(method: str, reference: Callable[[str], Path]) -> None:
     folder = reference(method)
-    result = json.loads((folder / "result.json").read_text())
+    result = read_json(folder / "result.json")
     assert result["classes"] == ["background", "disc", "square", "triangle", "cross"]
     assert [step["new_classes"] for step in result["steps"]] == [["disc", "square"], ["triangle", "cross"]]
     for index in (0, 1):
@@ -150,7 +150,7 @@ def files_of(run: Path, steps: int = 2) -> list[bytes]:
 GATHERING = "incseg.models.closed_form.Statistics.add"
 SAVING = (
     "incseg.engine.trainer.save_model",
-    "incseg.engine.checkpoint.save_file",
+    "incseg.engine.checkpoint.write_tensors",
     "incseg.engine.checkpoint.write_json",
 )
 

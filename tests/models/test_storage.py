@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +9,8 @@ from safetensors.torch import save_file
 from incseg.config import ModelConfig
 from incseg.errors import InputError
 from incseg.models import Architecture, Segmenter
-from incseg.models.storage import TrainedModel, load_model, save_model
+from incseg.models.storage import TrainedModel, describe_model, load_model, save_model
+from incseg.models.tensor_file import read_tensors, write_tensors
 
 
 def test_a_model_comes_back_with_its_heads_and_class_names(tmp_path: Path) -> None:
@@ -62,3 +64,44 @@ def test_the_settings_of_a_run_choose_the_architecture() -> None:
     architecture = Architecture.of(settings, crop_size=512)
     assert architecture == Architecture(encoder="resnet18", output_stride=8, decoder_options={"decoder_channels": 8})
     assert "weights" not in architecture.model_dump()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"classes": []}, "head_sizes must be numbers"),
+        ({"classes": None}, "head_sizes must be numbers"),
+        ({"classes": ["background", 5, "dog"]}, "head_sizes must be numbers"),
+        ({"head_sizes": [3, -1, 1]}, "do not fit 3 classes"),
+        ({"head_sizes": [10**12]}, "do not fit 3 classes"),
+        ({"head_sizes": [True, 2]}, "head_sizes must be numbers"),
+        ({"history": ["x"]}, "history entries of steps"),
+        ({"architecture": {}, "history": 5}, "history entries of steps"),
+        ({"architecture": {"encoder": 7}}, "does not say how to build its model"),
+        ({"architecture": {"size": 10**9}}, "does not say how to build its model"),
+        ({"architecture": None}, "does not say how to build its model"),
+        ({"head_sizes": [3]}, "does not hold the model it describes: classifier"),
+        ({"options": {"decoder_channels": 10**4}}, "does not hold the model it describes"),
+        ({"options": {"decoder_channels": 10**9}}, "describes a model that cannot be built"),
+        ({"options": {"decoder_channels": -1}}, "describes a model that cannot be built"),
+        ({"missing": "classes"}, "it lacks 'classes'"),
+        ({"missing": "architecture"}, "it lacks 'architecture'"),
+    ],
+)
+def test_a_description_that_cannot_be_is_one_sentence(change: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    small = Architecture(encoder="test_resnet", decoder="deeplabv3plus", decoder_options={"decoder_channels": 16})
+    path = tmp_path / "model.safetensors"
+    save_model(Segmenter(small, [2, 1]), ("background", "cat", "dog"), path)
+    description, tensors = read_tensors(path)
+    assert description is not None
+    description |= {name: value for name, value in change.items() if name in description}
+    if "options" in change:
+        description["architecture"]["decoder_options"] = change["options"]
+    description.pop(change.get("missing", ""), None)
+    write_tensors(path, tensors, description)
+    with pytest.raises(InputError, match=reason) as refused:
+        load_model(path)
+    assert str(path) in str(refused.value)
+    if "model it describes" not in reason and "cannot be built" not in reason:
+        with pytest.raises(InputError, match=reason):
+            describe_model(path)

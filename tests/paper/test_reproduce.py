@@ -5,7 +5,6 @@ import json
 import re
 import shutil
 import statistics
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,11 +25,10 @@ class InThisProcess:
 
     commands: list[list[str]] = field(default_factory=list)
 
-    def __call__(self, command: Sequence[str], check: bool) -> "subprocess.CompletedProcess[str]":
-        assert not check
+    def __call__(self, command: Sequence[str]) -> int:
         assert list(command[1:3]) == ["-m", "incseg"]
         self.commands.append(list(command[3:]))
-        return subprocess.CompletedProcess(list(command), cli.main(list(command[3:])))
+        return cli.main(list(command[3:]))
 
     def folders(self) -> list[str]:
         return [Path(command[command.index("--out") + 1]).name for command in self.commands]
@@ -39,7 +37,7 @@ class InThisProcess:
 @pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch) -> InThisProcess:
     runner = InThisProcess()
-    monkeypatch.setattr("incseg.paper.reproduce.subprocess.run", runner)
+    monkeypatch.setattr("incseg.paper.reproduce.run_child", runner)
     monkeypatch.setenv("COLUMNS", "160")
     return runner
 

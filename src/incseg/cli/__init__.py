@@ -1,10 +1,14 @@
 """The command line: finds the command, calls it with what was written, and turns what went wrong into an exit code."""
 
 import os
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 import tyro
 
@@ -13,7 +17,8 @@ from incseg import registry
 from incseg.cli import bench, data, deploy, extending, listing, train
 from incseg.cli.arguments import is_setting, read_arguments, settings_shown, show_help
 from incseg.console import Console, is_rank_zero, quietly
-from incseg.errors import IncompleteError, InputError, TrainingError, closest
+from incseg.errors import IncompleteError, InputError, Stopped, TrainingError, closest
+from incseg.files import refusal_of_the_machine
 
 Command = Callable[..., None]
 
@@ -56,15 +61,19 @@ RESUMABLE = ("demo", "train", "extend", "reproduce")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point: 0 done, 1 failed, 2 the input was wrong."""
+    """Entry point: 0 done, 1 failed, 2 the input was wrong, 75 asked to stop before the end (run again to resume)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     errors = Console(stderr=True)
     try:
         quiet, words = "--quiet" in words, [word for word in words if word != "--quiet"]
-        plugins, words = _take_plugins(words)
-        _load_plugins(plugins, needed=words[:1] != ["list"])
-        with quietly(quiet):
+        with _second_interrupt_ends_at_once(), quietly(quiet):
+            plugins, words = _take_plugins(words)
+            _load_plugins(plugins, needed=words[:1] != ["list"])
             _run(Group(DESCRIPTION, COMMANDS), words, "incseg")
+    except Stopped as stopped:
+        if is_rank_zero():
+            errors.say(f"incseg: {stopped}")
+        return Stopped.EXIT_CODE
     except (InputError, TrainingError, IncompleteError) as error:
         if is_rank_zero():
             errors.say(f"incseg: {error}")
@@ -77,7 +86,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # nobody reads on, as in "incseg train --help | head"
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it ends
         return 1
+    except OSError as error:  # the machine says no: a full disk, a quota, a folder that cannot be read or written
+        errors.say(f"incseg: {refusal_of_the_machine(error)}")
+        return 1
     return 0
+
+
+@contextmanager
+def _second_interrupt_ends_at_once() -> Iterator[None]:
+    """After one Ctrl-C things are put in order; a second one does not wait for that, and shows no traceback."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or not _is_main_thread():
+        yield
+        return
+
+    def first(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(1))
+        signal.default_int_handler(number, frame)
+
+    signal.signal(signal.SIGINT, first)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is first:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _run(group: Group, words: Sequence[str], program: str) -> None:

@@ -2,7 +2,9 @@
 
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from incseg.cli.arguments import DEFAULT
 from incseg.config import Layer
@@ -48,7 +50,7 @@ def _folder_table(model: Model, scores: FolderScores, elsewhere: str) -> Table:
     return class_table("IoU per class (%)", rows, "share: of the labelled pixels.", elsewhere)
 
 
-def _write(out: Path | None, result: object, console: Console) -> None:
+def _write(out: Path | None, result: Mapping[str, Any], console: Console) -> None:
     if out is not None:
         write_json(out, result)
         console.say(f"scores: {out}")

@@ -9,7 +9,9 @@ from incseg.config.settings import DataConfig, EngineConfig, RunConfig
 SCORING = {f"data.{name}" for name in DataConfig.SCORING}
 
 # Settings that do not change the result: where the data is, and how the machine works. The precision does change it.
-RUNTIME_ONLY = {"data.root", "data.workers", *(f"engine.{n}" for n in EngineConfig.model_fields if n != "precision")}
+RUNTIME_ONLY = {
+    "data.root", "data.workers", "data.changed", *(f"engine.{n}" for n in EngineConfig.model_fields if n != "precision")
+}  # fmt: skip
 
 
 def flat_settings(config: RunConfig) -> dict[str, Any]:

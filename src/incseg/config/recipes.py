@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from incseg.checksums import require_intact_text, sealed_text
 from incseg.config.settings import RunConfig, names_in, validate
 from incseg.errors import InputError, closest
 from incseg.files import read_text
@@ -137,11 +138,12 @@ def merge(base: Layer, top: Layer) -> dict[str, Any]:
 
 def to_yaml(config: RunConfig) -> str:
     """The resolved configuration, as it is written to the run's folder."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    return sealed_text(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
 
 
 def from_yaml(path: Path) -> RunConfig:
     """Read a run's ``config.yaml``."""
+    require_intact_text(read_text(path), path)
     try:
         return validate(_read_yaml(path))
     except InputError as error:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args, get_origin
@@ -99,6 +100,9 @@ class DataConfig(Section):
     sampling: Literal["uniform", "balanced"] = "uniform"
     """How training images are chosen: each once per epoch, or by chance, so that every class a step learns is shown
     about equally often: rare classes more than by their number of images."""
+
+    changed: Literal["refuse", "accept"] = "refuse"
+    """Whether a run may resume when its data has changed since it began: other images, masks, classes or folder."""
 
     known: tuple[str, ...] | None = None
     """The classes that a given model already knows, background first; 'incseg extend' sets it."""
@@ -198,6 +202,12 @@ class EngineConfig(Section):
     """Iterations between entries in metrics.jsonl and in the loggers."""
     loggers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ("tensorboard",)
     """Loggers that also receive metrics and images, separated by commas: tensorboard, wandb, mlflow; or none."""
+    max_time: float | None = Field(default=None, gt=0)
+    """Time after which the run saves a checkpoint and stops with exit code 75, as 90m, 2h or 1h30m; none: no limit."""
+    timeout: float = Field(default=1800, gt=0)
+    """How long the processes of a run wait for each other before they give up, as 30m."""
+    max_skipped: int = Field(default=3, ge=0)
+    """Updates in a row that may be skipped because a loss or a gradient is not finite; one more stops the run."""
     score_batch_size: int = Field(default=8, ge=1)
     """Images per batch when scoring."""
     pictures: int = Field(default=8, ge=0)
@@ -205,6 +215,15 @@ class EngineConfig(Section):
     statistics: bool = True
     """Keep beside the final model what 'incseg extend' needs to add classes in seconds: sums over all training pixels,
     no image, at most 70 MB. Kept where the last step labels every class, as in a run of a single step."""
+
+    @field_validator("max_time", "timeout", mode="before")
+    @classmethod
+    def _in_seconds(cls, value: object) -> object:
+        """Hours, minutes and seconds; a plain number is in seconds."""
+        found = re.fullmatch(r"(?:([\d.]+)h)?(?:([\d.]+)m)?(?:([\d.]+)s)?", value) if isinstance(value, str) else None
+        if not found or not any(found.groups()):
+            return value
+        return sum(float(number or 0) * unit for number, unit in zip(found.groups(), (3600, 60, 1), strict=True))
 
 
 class RunConfig(Section):

@@ -54,6 +54,10 @@ class Curriculum(ABC):
     def pictured_images(self, step: Step, number: int) -> tuple[list[str], ScoredImages]:
         """Names and images of the validation images that show the most classes; the same images at every step."""
 
+    def splits(self) -> dict[str, Split]:
+        """All images that the run depends on, by what they are for."""
+        return {"training": self.source.train, "validation": self.source.val}
+
     def describe(self) -> dict[str, Any]:
         """Which images each step learns from, by name and by index, ready to be written as JSON."""
         return {

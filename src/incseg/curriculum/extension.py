@@ -92,6 +92,11 @@ class Extension(Curriculum):
         indices = images_showing_most(class_presence(scored.split, scored.classes), number)
         return [scored.split.ids[index] for index in indices], self._scored_images(scored, indices, step)
 
+    def splits(self) -> dict[str, Split]:
+        """Also those of the second folder."""
+        others = {f"scored {number}": scored.split for number, scored in enumerate(self._scored)}
+        return {**super().splits(), **others}
+
     @staticmethod
     def _scored_images(scored: LabelledSplit, indices: Sequence[int], step: Step) -> ScoredImages:
         """Images with their labels; pixels of a class that the step does not know are left out.

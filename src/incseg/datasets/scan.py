@@ -13,8 +13,9 @@ import numpy as np
 import platformdirs
 from numpy.typing import NDArray
 
+from incseg.checksums import sealed, unsealed
 from incseg.datasets.source import BACKGROUND_NAMES, ReportProgress, Split, plain
-from incseg.errors import InputError
+from incseg.errors import DamagedError, InputError
 from incseg.files import replacing
 from incseg.protocol import IGNORE
 
@@ -87,18 +88,16 @@ def _scan(split: Split, report_progress: ReportProgress | None) -> list[frozense
 
 
 def _read_cache(path: Path) -> list[frozenset[int]] | None:
-    """None if there is no cache, or none that this version wrote."""
+    """None if there is no cache, or none that this version wrote, or a damaged one: it is made again."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content = unsealed(json.loads(path.read_text(encoding="utf-8")), path)
+    except (OSError, ValueError, DamagedError):
         return None
-    if not isinstance(content, dict) or content.get("format") != CACHE_FORMAT:
-        return None
-    return [frozenset(ids) for ids in content["ids"]]
+    return [frozenset(ids) for ids in content["ids"]] if content.get("cache_format") == CACHE_FORMAT else None
 
 
 def _write_cache(path: Path, found: Sequence[frozenset[int]]) -> None:
-    content = {"format": CACHE_FORMAT, "ids": [sorted(ids) for ids in found]}
+    content = sealed({"cache_format": CACHE_FORMAT, "ids": [sorted(ids) for ids in found]})
     with suppress(OSError), replacing(path) as temporary:  # without a cache the next scan only takes longer
         temporary.write_text(json.dumps(content), encoding="utf-8")
 

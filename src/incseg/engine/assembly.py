@@ -3,25 +3,33 @@
 import copy
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
 from lightning.fabric import Fabric
+from lightning.fabric.strategies.ddp import DDPStrategy
 
 import incseg
 from incseg import methods
 from incseg.config import RunConfig, differing_setting, flat_settings, from_yaml, to_yaml
-from incseg.console import Console
+from incseg.console import Console, is_rank_zero
 from incseg.curriculum import build_curriculum
 from incseg.datasets import dataset_entry
+from incseg.engine.fingerprint import check_data, fingerprint, record_data
 from incseg.engine.first_step import GivenModel, check_first_step, check_given_model, copy_first_step
 from incseg.engine.input_scale import remember_scale, scale_warning
 from incseg.engine.journal import Journal
+from incseg.engine.lock import only_writer
 from incseg.engine.loggers import require_packages
+from incseg.engine.machine import require_space, together
+from incseg.engine.recovery import recover
+from incseg.engine.signals import StopRequests
 from incseg.engine.trainer import Trainer
 from incseg.errors import InputError
 from incseg.files import replacing, usable_folder
@@ -37,18 +45,20 @@ NAMED = ("protocol", "method", "seed")  # fields of a result of their own, so no
 
 def launch(config: RunConfig) -> Fabric:
     """Start the processes the configuration asks for."""
-    if config.engine.deterministic:
+    engine = config.engine
+    if engine.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when CUDA starts
         torch.use_deterministic_algorithms(True, warn_only=True)
+    several = engine.devices * engine.nodes > 1
     try:
         fabric = Fabric(
-            accelerator=config.engine.accelerator,
-            devices=config.engine.devices,
-            num_nodes=config.engine.nodes,
-            precision=config.engine.precision,
+            accelerator=engine.accelerator,
+            devices=engine.devices,
+            num_nodes=engine.nodes,
+            precision=engine.precision,
+            strategy=DDPStrategy(timeout=timedelta(seconds=engine.timeout)) if several else "auto",
         )
     except (RuntimeError, ValueError) as error:
-        engine = config.engine
         raise InputError(
             f"this machine cannot run on {engine.devices} × '{engine.accelerator}' in {engine.precision}: {error}"
         ) from error
@@ -70,24 +80,47 @@ def train(
     _check(config, out)
     if given is None and (config.data.known or config.data.validation):
         raise InputError("data.known and data.validation belong to 'incseg extend': 'incseg train' takes neither.")
-    fabric = launch(config)
-    trainer = build(config, out, fabric, console, given)
-    if first_step is not None:
-        check_first_step(first_step, config, trainer.method, trainer.curriculum)
-    if fabric.is_global_zero:
-        # Write only now, when nothing more can be wrong with the input.
-        if not trainer.folder.config.exists():
-            with replacing(trainer.folder.config) as temporary:
-                temporary.write_text(to_yaml(config), encoding="utf-8")
-        if first_step is not None:
-            trainer.first_step_copied = copy_first_step(first_step, trainer.folder, trainer.method)
-    fabric.barrier()
-    try:
+    stop = StopRequests()
+    with stop.heard(config.engine.max_time), _prepared(config, out, console), together(config.engine):
+        trainer = build(config, out, launch(config), console, given)
+        trainer.stop = stop
+        _begin(trainer, first_step)
         with trainer.journal:
             return trainer.run()
-    finally:
-        if torch.distributed.is_initialized():  # at the interpreter's exit its threads may be killed midway
-            torch.distributed.destroy_process_group()
+
+
+@contextmanager
+def _prepared(config: RunConfig, out: Path, console: Console | None) -> Iterator[None]:
+    """The folder of a run, written by this process only, and with nothing damaged in it; the first process sees to it.
+
+    The others find it so: they meet only after that, when all are launched.
+    """
+    if not is_rank_zero():
+        yield
+        return
+    folder, say = RunFolder(out), (console or Console()).say
+    with only_writer(folder, say):
+        _refuse_another_run(config, out)  # it may have begun since the first look
+        recover(folder, say)
+        yield
+
+
+def _begin(trainer: Trainer, first_step: Path | None) -> None:
+    """Write what a run begins with; only now, when nothing more can be wrong with the input."""
+    config, folder = trainer.config, trainer.folder
+    if first_step is not None:
+        check_first_step(first_step, config, trainer.method, trainer.curriculum)
+    data = fingerprint(trainer.curriculum, config.data.root)
+    check_data(folder, data, accept=config.data.changed == "accept")
+    require_space(folder, trainer.student, len(trainer.curriculum.steps))
+    if trainer.fabric.is_global_zero:
+        if not folder.config.exists():
+            with replacing(folder.config) as temporary:
+                temporary.write_text(to_yaml(config), encoding="utf-8")
+        record_data(folder, data)
+        if first_step is not None:
+            trainer.first_step_copied = copy_first_step(first_step, folder, trainer.method)
+    trainer.fabric.barrier()
 
 
 def build(
@@ -153,17 +186,21 @@ def _check(config: RunConfig, out: Path) -> None:
     methods.parse(config.method, config.settings)
     require_packages(config.engine.loggers)
     usable_folder(out)
-    there = RunFolder(out).config
-    difference = differing_setting(from_yaml(there), config) if there.exists() else ""
-    if difference:
-        raise InputError(
-            f"{out} holds another run ({difference}); choose another --out, or delete that folder to start anew."
-        )
+    _refuse_another_run(config, out)
     batch_size, devices = config.optim.batch_size, config.engine.devices * config.engine.nodes
     if batch_size % devices or batch_size < 2 * devices:
         raise InputError(
             f"optim.batch_size {batch_size} cannot be shared by {devices} device(s): each needs the same number of "
             "images, and at least two for its batch normalisation."
+        )
+
+
+def _refuse_another_run(config: RunConfig, out: Path) -> None:
+    there = RunFolder(out).config
+    difference = differing_setting(from_yaml(there), config) if there.exists() else ""
+    if difference:
+        raise InputError(
+            f"{out} holds another run ({difference}); choose another --out, or delete that folder to start anew."
         )
 
 

@@ -1,15 +1,19 @@
 """What training keeps on disk so that an interrupted run resumes: the step in training, and every finished step."""
 
-import json
+import errno
+import zipfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from incseg.files import replacing
-from incseg.run_folder import RunFolder, write_json
+from incseg.checksums import FORMAT
+from incseg.errors import DamagedError
+from incseg.files import replacing, sync, sync_folder
+from incseg.models.tensor_file import read_tensors, write_tensors
+from incseg.run_folder import RunFolder, read_json, write_json
 
 Memory = dict[str, Tensor]  # what the method remembers, by name
 
@@ -25,17 +29,41 @@ class Checkpoint:
     memory: Memory
 
     def save(self, folder: RunFolder) -> None:
-        """Replace the checkpoint of a run; a reader never sees half of it."""
+        """Add a checkpoint and keep the one before; a reader never sees half of one, nor one ahead of the log."""
+        if folder.metrics.exists():
+            sync(folder.metrics)
         with replacing(folder.checkpoint) as temporary:
-            torch.save(vars(self), temporary)
+            with temporary.open("wb") as file:  # a path would hide from us why writing failed
+                torch.save({**vars(self), "format": FORMAT}, file)
+            if folder.checkpoint.exists():
+                folder.checkpoint.replace(folder.checkpoint_before)
 
     @classmethod
     def load(cls, folder: RunFolder, step: int) -> "Checkpoint | None":
-        """The checkpoint of that step on the CPU, if there is one."""
-        if not folder.checkpoint.exists():
-            return None
-        checkpoint = cls(**torch.load(folder.checkpoint, map_location="cpu", weights_only=True))
-        return checkpoint if checkpoint.step == step else None
+        """The last checkpoint of that step on the CPU, if there is one."""
+        for path in (folder.checkpoint, folder.checkpoint_before):
+            if path.exists() and (found := cls.read(path)).step == step:
+                return found
+        return None
+
+    @classmethod
+    def read(cls, path: Path) -> "Checkpoint":
+        """A checkpoint from a file; refuses one that is damaged. PyTorch writes archives, each part with its CRC-32."""
+        try:
+            with zipfile.ZipFile(path) as archive:
+                if wrong := archive.testzip():
+                    raise DamagedError(f"{path} is damaged: {wrong} in it does not match its checksum.")
+            values = torch.load(path, map_location="cpu", weights_only=True)
+            if values.pop("format", FORMAT) > FORMAT:
+                raise DamagedError(f"{path} was written by a newer version of incseg: update incseg.")
+            return cls(**values)
+        except DamagedError:
+            raise
+        except Exception as error:  # what is read may be anything, so that readers may fail in any way
+            if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # EINVAL: an absurd position
+                raise
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise DamagedError(f"{path} is damaged: it is no checkpoint of incseg ({reason}).") from None
 
 
 @dataclass(frozen=True)
@@ -46,15 +74,17 @@ class FinishedStep:
     scores: dict[str, Any]
 
     def save(self, folder: RunFolder, index: int) -> None:
-        """Mark the step, whose model has been saved, as finished, and delete its checkpoint."""
-        folder.step(index).mkdir(parents=True, exist_ok=True)
-        save_file({k: v.detach().cpu().contiguous() for k, v in self.memory.items()}, folder.memory(index))
+        """Mark the step, whose model has been saved, as finished; only then delete its checkpoints."""
+        write_tensors(folder.memory(index), self.memory)
+        sync(folder.step(index))
         write_json(folder.scores(index), self.scores)
         folder.checkpoint.unlink(missing_ok=True)
+        folder.checkpoint_before.unlink(missing_ok=True)
+        sync_folder(folder.path)
 
     @classmethod
     def load(cls, folder: RunFolder, index: int) -> "FinishedStep | None":
         """A finished step, or None."""
         if not folder.is_finished(index):
             return None
-        return cls(load_file(folder.memory(index)), json.loads(folder.scores(index).read_text(encoding="utf-8")))
+        return cls(read_tensors(folder.memory(index))[1], read_json(folder.scores(index)))

@@ -16,6 +16,7 @@ from incseg.colours import Colours
 from incseg.config import RunConfig
 from incseg.curriculum.curriculum import Curriculum
 from incseg.datasets.reduced import usual_shapes
+from incseg.files import naming
 from incseg.images import index_image
 from incseg.loading.batches import ScoredImages, whole_loader
 from incseg.metrics import (
@@ -95,9 +96,10 @@ def save_pictures(
     for position, name in enumerate(names):
         image, truth, _ = images[position]
         prediction = predict_ids(segmenter, image[None])[0].cpu()
-        Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / f"{name}.image.jpg", quality=92)
-        index_image(truth.numpy().astype(np.uint8), colours).save(folder / f"{name}.truth.png")
-        index_image(prediction.numpy(), colours).save(folder / f"{name}.prediction.png")
+        with naming(folder):
+            Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / f"{name}.image.jpg", quality=92)
+            index_image(truth.numpy().astype(np.uint8), colours).save(folder / f"{name}.truth.png")
+            index_image(prediction.numpy(), colours).save(folder / f"{name}.prediction.png")
 
 
 def side_by_side(folder: Path) -> Iterator[tuple[str, NDArray[np.uint8]]]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from incseg.colours import DISTINCT, Colours
@@ -21,8 +20,9 @@ from incseg.files import replacing
 from incseg.methods import Method, parse
 from incseg.models import Segmenter
 from incseg.models.storage import StepHistory, load_model
+from incseg.models.tensor_file import read_tensors, write_tensors
 from incseg.protocol import Protocol, Setting
-from incseg.run_folder import RunFolder
+from incseg.run_folder import RunFolder, read_metrics, write_metrics
 
 # Settings that say nothing of step 0; what the method and its settings make of it, first_step_parts() says.
 OF_LATER_STEPS = ("method", "settings.", "optim.incremental_learning_rate")
@@ -105,14 +105,12 @@ def copy_first_step(source: Path, folder: RunFolder, method: Method) -> bool:
     other = RunFolder(source)
     if folder.is_finished(0):
         return False
+    # The metrics first: once the step is there it counts as finished, and nothing more would be copied.
+    write_metrics(folder.metrics, [entry for entry in read_metrics(other.metrics)[0] if entry["step"] == "step 0"])
     with replacing(folder.step(0)) as temporary:
         memory = folder.memory(0).name
         shutil.copytree(other.step(0), temporary, ignore=shutil.ignore_patterns(memory))
-        save_file(method.without_solved(load_file(other.memory(0))), temporary / memory)
-    lines = other.metrics.read_text(encoding="utf-8").splitlines() if other.metrics.exists() else []
-    shared = [line for line in lines if json.loads(line)["step"] == "step 0"]
-    with replacing(folder.metrics) as temporary:
-        temporary.write_text("".join(f"{line}\n" for line in shared), encoding="utf-8")
+        write_tensors(temporary / memory, method.without_solved(read_tensors(other.memory(0))[1]))
     return True
 
 

@@ -1,6 +1,5 @@
 """What is written and shown during training: ``metrics.jsonl``, the chosen loggers, and the console."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +10,8 @@ from incseg.console import Console, progress_of
 from incseg.engine.display import Status, display_for
 from incseg.engine.evaluator import side_by_side
 from incseg.engine.loggers import RunLogger, open_loggers
-from incseg.files import replacing
-from incseg.run_folder import RunFolder
+from incseg.files import append_line
+from incseg.run_folder import RunFolder, metrics_line, read_metrics, write_metrics
 
 PATIENCE = 5.0  # seconds that work besides training may take before a log says how far it is
 
@@ -91,8 +90,7 @@ class Journal:
         if not self._open:
             return
         line = {"step": step, "iteration": iteration, "epoch": epoch, **values}
-        with self._metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        append_line(self._metrics, metrics_line(line))
         self._tell(lambda logger: logger.log(step, iteration, values))
         self._status.losses = {name: value for name, value in values.items() if name != "learning_rate"}
 
@@ -136,8 +134,6 @@ class Journal:
         """Keep the lines up to the checkpoint, without a last one that a crash cut short."""
         if not self._metrics.exists():
             return
-        lines = self._metrics.read_text(encoding="utf-8").splitlines(keepends=True)
-        entries = [(line, json.loads(line)) for line in lines if line.endswith("}\n")]
-        kept = [line for line, entry in entries if entry["step"] != step or entry["iteration"] <= iteration]
-        with replacing(self._metrics) as temporary:
-            temporary.write_text("".join(kept), encoding="utf-8")
+        entries = read_metrics(self._metrics)[0]
+        kept = [entry for entry in entries if entry["step"] != step or entry["iteration"] <= iteration]
+        write_metrics(self._metrics, kept)

@@ -6,7 +6,6 @@ Lightning's loggers write; here is what a run adds to them: names, pictures, and
 
 import importlib
 import importlib.util
-import json
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,7 @@ from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger, WandbLogg
 from numpy.typing import NDArray
 
 from incseg.errors import InputError
-from incseg.run_folder import RunFolder, write_json
+from incseg.run_folder import RunFolder, read_json, write_json
 
 Pictures = Sequence[tuple[str, NDArray[np.uint8]]]  # names and (H, W, 3)
 Header = Mapping[str, Any]  # the head of result.json
@@ -185,7 +184,7 @@ def _title(header: Header) -> str:
 def _identities(folder: RunFolder) -> dict[str, str]:
     """The ids of this run in the services."""
     path = folder.loggers
-    known: dict[str, str] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    known: dict[str, str] = read_json(path) if path.is_file() else {}
     return known
 
 

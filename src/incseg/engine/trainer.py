@@ -1,9 +1,8 @@
 """The trainer: all steps of a protocol, one after another; an interrupted run resumes and ends with the same bits."""
 
 import copy
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
@@ -26,9 +25,10 @@ from incseg.engine.evaluator import (
     step_entry,
     step_history,
 )
+from incseg.engine.finite import UpdateGuard, given_up, skipped
 from incseg.engine.journal import Journal
 from incseg.engine.optimizer import build_optimizer, freeze_norm, freeze_unused
-from incseg.errors import TrainingError
+from incseg.engine.signals import StopRequests
 from incseg.loading import BatchAddresses, TrainingImages, TrainingSet, WholeImages, training_loader, whole_loader
 from incseg.methods import Context, Method
 from incseg.models import Segmenter
@@ -47,6 +47,7 @@ class StepRun:
     addresses: BatchAddresses
     model: _FabricModule
     optimizer: _FabricOptimizer
+    guard: UpdateGuard
 
     @property
     def step(self) -> Step:
@@ -68,6 +69,12 @@ class StepRun:
         """Iterations in the step."""
         return len(self.addresses)
 
+    def image_names(self, iteration: int) -> list[str]:
+        """The images of a batch over all processes, as the dataset calls them."""
+        own = self.images.own
+        positions = self.addresses.images_of(iteration)
+        return [own.split.ids[own.indices[i]] if i < len(own) else "a replayed image" for i in positions]
+
 
 @dataclass
 class Trainer:
@@ -88,6 +95,8 @@ class Trainer:
     """Step 0 was copied from another run just now: loggers have not heard of it yet."""
     history: Sequence[StepHistory] = ()
     """The steps the student has learnt so far; saved in every model."""
+    stop: StopRequests = field(default_factory=StopRequests)
+    """Whether the run was asked to stop before its end."""
 
     def run(self) -> dict[str, Any]:
         """Train and score every step that is not finished yet; return the result."""
@@ -202,15 +211,19 @@ class Trainer:
         uses_stages = any(part.needs_stages or part.needs_raw_stages for part in active)
         freeze_unused(self.student, self.config.data.crop_size, with_stages=uses_stages)
         model, optimizer = self.fabric.setup(self.student, build_optimizer(self.student, self.config.optim))
-        return StepRun(context, images, self.addresses(step, images, self.config.optim.epochs), model, optimizer)
+        addresses = self.addresses(step, images, self.config.optim.epochs)
+        guard = UpdateGuard(self.student, self.config.engine.max_skipped, self._total)
+        return StepRun(context, images, addresses, model, optimizer, guard)
 
     def _train(self, run: StepRun) -> None:
         start = self._resume(run)
         self.journal.begin_step(run.step.index, run.iterations, run.per_epoch, start)
         batches = self.batches(run.step, run.images, self.config.optim.epochs, start)
-        for iteration, batch in enumerate(batches, start):
-            terms = self.train_on(run, batch, iteration)
-            self._record(run, terms, done=iteration + 1)
+        with self.stop.deferred():
+            for iteration, batch in enumerate(batches, start):
+                terms = self.train_on(run, batch, iteration)
+                self._report_skipped(run, terms, done=iteration + 1)
+                self._record(run, terms, done=iteration + 1)
         self.journal.end_step()
         self._share_statistics()
         self._keep_background(run)
@@ -238,6 +251,7 @@ class Trainer:
         for group in run.optimizer.param_groups:
             group["lr"] = self.config.optim.learning_rate_at(step.index, iteration / run.iterations)
         wanted = {"with_stages": self.method.needs_stages, "with_raw_stages": self.method.needs_raw_stages}
+        run.guard.begin()
         outputs = run.model(batch.images, **wanted)
         teacher_outputs = None
         if teacher is not None and self.method.needs_teacher:
@@ -246,11 +260,33 @@ class Trainer:
         view = self.method.view(batch, outputs, teacher_outputs, step)
         terms = self.method.losses(view)
         self.fabric.backward(torch.stack(list(terms.values())).sum())
-        self.method.observe(view, self.student)
-        terms |= self.method.add_penalty_gradients(self.student)
-        run.optimizer.step()
+        finite = run.guard.accepts(terms)
+        if finite:
+            self.method.observe(view, self.student)
+            penalties = self.method.add_penalty_gradients(self.student)
+            terms |= penalties
+            finite = not penalties or run.guard.accepts(penalties)
+        if finite:
+            run.optimizer.step()
+            run.guard.accepted()
+        else:
+            run.guard.skip()
         run.optimizer.zero_grad()
         return terms
+
+    def _total(self, values: Tensor) -> Tensor:
+        """Summed over all processes."""
+        return values if self.fabric.world_size == 1 else cast(Tensor, self.fabric.all_reduce(values, reduce_op="sum"))
+
+    def _report_skipped(self, run: StepRun, terms: Mapping[str, Tensor], done: int) -> None:
+        """Say that an update was skipped; stop when that goes on."""
+        if not run.guard.in_a_row:
+            return
+        where, values = f"{run.name}, iteration {done}", self._global_means(terms)
+        self.journal.say(skipped(where, values, run.image_names(done - 1)))
+        if run.guard.exhausted(run.iterations):
+            rate = "learning-rate" if run.step.index == 0 else "incremental-learning-rate"
+            raise given_up(where, values, run.guard.in_a_row, rate)
 
     def _synchronised(self, student: Segmenter) -> Segmenter:
         """Batch normalisation over the batch of all devices, as in the paper; PyTorch has it for GPUs only."""
@@ -285,35 +321,30 @@ class Trainer:
     def _record(self, run: StepRun, terms: Mapping[str, Tensor], done: int) -> None:
         """After an iteration: show the progress, and every so often write a log line and a checkpoint."""
         engine = self.config.engine
-        last = done == run.iterations
-        saves = done % (engine.checkpoint_every or run.per_epoch) == 0 and not last
-        if saves or last or done % engine.log_every == 0:
-            values = self._global_means(terms)
-            self._require_finite(run, values, done)
-            values["learning_rate"] = run.optimizer.param_groups[0]["lr"]
-            if last or done % engine.log_every == 0:
-                self.journal.log(run.name, done, -(-done // run.per_epoch), values)
+        logs = done == run.iterations or done % engine.log_every == 0
+        if logs:
+            values = self._global_means(terms) | {"learning_rate": run.optimizer.param_groups[0]["lr"]}
+            self.journal.log(run.name, done, -(-done // run.per_epoch), values)
         self.journal.advance(done)
-        if saves:
+        stops = self._must_stop(logs)
+        due = done % (engine.checkpoint_every or run.per_epoch) == 0
+        if stops or (due and not run.guard.in_a_row):  # of a run that goes wrong, the last good one is kept
             self._save_checkpoint(run, done)
+        if stops:
+            self.stop.obey()
+
+    def _must_stop(self, logs: bool) -> bool:
+        """Whether to save and stop; several processes agree only when they log, as they then wait for each other."""
+        if self.fabric.world_size == 1:
+            return bool(self.stop.reason)
+        asked = torch.tensor(float(bool(self.stop.reason)), device=self.fabric.device)
+        return logs and bool(self._total(asked).item())
 
     def _global_means(self, terms: Mapping[str, Tensor]) -> dict[str, float]:
         """The loss terms of the whole batch, the same in all processes, so that all continue or all stop."""
         stacked = torch.stack([value.detach().float() for value in terms.values()])
         means = cast(Tensor, self.fabric.all_reduce(stacked, reduce_op="mean"))
         return dict(zip(terms, means.tolist(), strict=True))
-
-    def _require_finite(self, run: StepRun, values: Mapping[str, float], done: int) -> None:
-        if all(map(math.isfinite, values.values())):
-            return
-        rate = "learning-rate" if run.step.index == 0 else "incremental-learning-rate"
-        sizes = {name: math.inf if math.isnan(value) else abs(value) for name, value in values.items()}
-        added = [name for name in sizes if name != "segmentation"]
-        weight = f", or a smaller weight of {max(added, key=sizes.__getitem__)}," if added else ""
-        raise TrainingError(
-            f"the loss is no longer finite at {run.name}, iteration {done} ({values}); "
-            f"a lower --optim.{rate}{weight} usually helps (with another --out)."
-        )
 
     def _save_checkpoint(self, run: StepRun, done: int) -> None:
         if self.fabric.is_global_zero:

@@ -88,11 +88,12 @@ class BatchAddresses(Sampler[list[Address]]):
 
     def __iter__(self) -> Iterator[list[Address]]:
         for iteration in range(self.start, self.epochs * self.per_epoch):
-            chosen = self._images_of(iteration)
+            chosen = self.images_of(iteration)
             addresses = [(i, seed_from(self.seed, "augment", iteration, slot)) for slot, i in enumerate(chosen)]
             yield addresses[self.rank :: self.world_size]
 
-    def _images_of(self, iteration: int) -> list[int]:
+    def images_of(self, iteration: int) -> list[int]:
+        """The positions of the images of a batch, over all processes."""
         if self._alternates:
             turn, is_replay = divmod(iteration, 2)
             return self._replayed.batch(turn) if is_replay else self._own.batch(turn)

@@ -1,5 +1,6 @@
 """Datasets and loaders: training batches by address, and validation images each at its own size."""
 
+import signal
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -86,6 +87,7 @@ def training_loader(images: TrainingSet, addresses: BatchAddresses, workers: int
         collate_fn=stack,
         pin_memory=pin_memory,
         generator=torch.Generator(),
+        worker_init_fn=_leave_signals_to_the_parent,
     )
     return _without_worker_traceback(loader)
 
@@ -151,8 +153,15 @@ def whole_loader(
         sampler=range(rank, len(images), world_size),
         num_workers=workers,
         collate_fn=group_by_size,
+        worker_init_fn=_leave_signals_to_the_parent,
     )
     return _without_worker_traceback(loader)
+
+
+def _leave_signals_to_the_parent(worker: int) -> None:  # noqa: ARG001
+    """A scheduler signals all processes of a job; the training process decides when these end."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _without_worker_traceback(loader: Iterable[Item]) -> Iterator[Item]:

@@ -1,23 +1,20 @@
 """A model on disk: one safetensors file with its weights, architecture, class names and history."""
 
-import json
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from incseg.colours import DISTINCT, Colours
-from incseg.errors import InputError
-from incseg.files import replacing
+from incseg.errors import DamagedError, InputError
 from incseg.models.closed_form import Statistics
 from incseg.models.gather import Fit
 from incseg.models.segmenter import Architecture, Segmenter
+from incseg.models.tensor_file import read_tensors, write_tensors
 from incseg.protocol import count_classes
 from incseg.run_folder import model_file, statistics_file
 
@@ -128,19 +125,15 @@ def as_memory(statistics: Statistics, fit: Fit) -> dict[str, Tensor]:
 
 def load_memory(path: Path) -> dict[str, Tensor]:
     """What :func:`save_memory` wrote; nothing where there is no such file."""
-    try:
-        return load_file(path) if path.is_file() else {}
-    except SafetensorError as error:
-        raise InputError(f"{path} is not a readable safetensors file ({error}).") from None
+    return read_tensors(path)[1] if path.is_file() else {}
 
 
 def save_memory(memory: Mapping[str, Tensor], path: Path) -> None:
     """Write what a method remembers; without anything to remember there must be no file, not even one of before."""
     if not memory:
         path.unlink(missing_ok=True)
-        return
-    with replacing(path) as temporary:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in memory.items()}, temporary)
+    else:
+        write_tensors(path, memory)
 
 
 def save_model(
@@ -158,21 +151,25 @@ def save_model(
         "history": list(history),
         "colours": colours,
     }
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in segmenter.state_dict().items()}
-    with replacing(path) as temporary:
-        save_file(state, temporary, metadata={"incseg": json.dumps(description)})
+    write_tensors(path, segmenter.state_dict(), description)
 
 
 def describe_model(path: Path) -> Description:
     """Read the metadata of a model file, without its weights."""
-    return _read(path, weights=False)[0]
+    return _description(path, read_tensors(path, only_description=True)[0])
 
 
 def load_model(path: Path, device: torch.device | str = "cpu") -> tuple[Segmenter, tuple[str, ...]]:
     """Rebuild a saved segmenter, in evaluation mode, and its class names, background first."""
-    description, state = _read(path)
-    segmenter = Segmenter(description.architecture, description.head_sizes)
-    segmenter.load_state_dict(state)
+    metadata, state = read_tensors(path)
+    description = _description(path, metadata)
+    _require_fitting(path, description, state)
+    try:
+        segmenter = Segmenter(description.architecture, description.head_sizes)
+        segmenter.load_state_dict(state)
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise DamagedError(f"{path} describes a model that cannot be built ({reason}).") from None
     return segmenter.eval().to(device), description.classes
 
 
@@ -188,24 +185,45 @@ def choose_device(name: str) -> torch.device:
         raise InputError(f"this machine cannot compute on '{name}' ({reason}): use auto, cpu, cuda or mps.") from None
 
 
-def _read(path: Path, *, weights: bool = True) -> tuple[Description, dict[str, Tensor]]:
-    try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            metadata = (file.metadata() or {}).get("incseg")
-            state = {name: file.get_tensor(name) for name in file.keys()} if weights else {}  # noqa: SIM118 - no dict
-    except FileNotFoundError:
-        raise InputError(f"there is no model file {path}.") from None
-    except SafetensorError as error:
-        exported = " An exported file is for other programs: give the model it was exported from."
-        hint = exported if path.suffix in (".onnx", ".pt2") else ""
-        raise InputError(f"{path} is not a readable safetensors file ({error}).{hint}") from None
-    if metadata is None:
+def _description(path: Path, values: dict[str, Any] | None) -> Description:
+    """The metadata, checked: a file may come from anywhere."""
+    if values is None:
         raise InputError(
             f"{path} was not written by incseg: it does not say how to build the model (for models trained elsewhere "
             "see: incseg import --help)."
         )
-    values = json.loads(metadata)
-    architecture = Architecture(**values["architecture"])
-    history = values.get("history", [])  # files of version 0.1.0 and before have none
-    colours = values.get("colours", DISTINCT)
-    return Description(architecture, values["head_sizes"], tuple(values["classes"]), history, colours), state
+    try:
+        architecture = Architecture(**values["architecture"])
+        sizes, classes = values["head_sizes"], values["classes"]
+        history = values.get("history", [])  # files of version 0.1.0 and before have none
+        colours = values.get("colours", DISTINCT)
+        if not _are(int, sizes) or not _are(str, classes) or not _are(dict, history or [{}]):
+            raise TypeError("head_sizes must be numbers, classes names, and history entries of steps")
+        if min(sizes) < 1 or sum(sizes) != len(classes):
+            raise ValueError(f"head_sizes {sizes} do not fit {len(classes)} classes")
+        if colours not in get_args(Colours):
+            raise ValueError(f"{colours!r} is not a palette")
+    except (KeyError, TypeError, ValueError) as error:  # ValueError: also pydantic's
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
+        raise DamagedError(f"{path} does not say how to build its model: {reason}.") from None
+    return Description(architecture, sizes, tuple(classes), history, colours)
+
+
+def _are(kind: type, values: object) -> bool:
+    return isinstance(values, list) and bool(values) and all(type(value) is kind for value in values)
+
+
+def _require_fitting(path: Path, description: Description, state: Mapping[str, Tensor]) -> None:
+    """Refuse a description that does not fit the tensors, before memory is taken for sizes that may be absurd."""
+    try:
+        with torch.device("meta"):
+            expected = Segmenter(description.architecture, description.head_sizes).state_dict()
+    except Exception:  # some encoders cannot be built without memory; what is wrong is said when it is really built
+        return
+    for name in sorted(expected.keys() | state.keys()):
+        there = list(state[name].shape) if name in state else "missing"
+        needed = list(expected[name].shape) if name in expected else "no part of it"
+        if there != needed:
+            raise DamagedError(
+                f"{path} does not hold the model it describes: {name} is {there}, it should be {needed}."
+            )

@@ -7,7 +7,6 @@ import csv
 import math
 import shlex
 import statistics
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,7 +14,8 @@ from pathlib import Path
 from incseg.config import DataConfig
 from incseg.console import Console, Table, decimal
 from incseg.curriculum import Curriculum, build_curriculum
-from incseg.errors import TrainingError
+from incseg.engine.signals import run_child
+from incseg.errors import Stopped, TrainingError
 from incseg.files import replacing
 from incseg.methods import parse
 from incseg.paper.comparison import ComparedRow, Outcome, as_table, compare
@@ -54,7 +54,10 @@ def execute(plan: Plan, console: Console) -> list[PlannedRun]:
     for number, run in enumerate(pending, 1):
         command = [*run.arguments(_available_first_step(run, plan)), *(["--quiet"] if console.results_only else [])]
         console.mention(f"run {number} of {len(pending)}: incseg {shlex.join(command)}")
-        if subprocess.run([sys.executable, "-m", "incseg", *command], check=False).returncode != 0:
+        code = run_child([sys.executable, "-m", "incseg", *command])
+        if code == Stopped.EXIT_CODE:
+            raise Stopped("stopped as it was asked to; run the same command again to resume from the last checkpoint.")
+        if code != 0:
             failed.append(run)
     return failed
 

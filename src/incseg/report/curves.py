@@ -1,6 +1,5 @@
 """The line charts of the page: mIoU over the steps, and every loss term over the training."""
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -9,7 +8,7 @@ from typing import Any
 from incseg.metrics import mean
 from incseg.report.charts import Curve, Panel, Point, rounded_range
 from incseg.report.summary import run_names
-from incseg.run_folder import Run, RunFolder
+from incseg.run_folder import Run, RunFolder, read_metrics
 
 NO_LOSSES = {"step", "iteration", "epoch", "learning_rate"}  # what a line of metrics.jsonl holds besides loss terms
 
@@ -86,12 +85,8 @@ def loss_curves(run: Run, most: int = 240) -> dict[str, list[Point]]:
 
 
 def _log_entries(run: Run) -> Iterator[dict[str, Any]]:
-    """The lines of ``metrics.jsonl``; one that was cut short by a crash is skipped."""
-    path = RunFolder(run.folder).metrics
-    if path.is_file():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            if line.endswith("}"):
-                yield json.loads(line)
+    """The lines of ``metrics.jsonl``; damaged ones are skipped."""
+    yield from read_metrics(RunFolder(run.folder).metrics)[0]
 
 
 def _thinned(points: Sequence[Point], most: int) -> list[Point]:

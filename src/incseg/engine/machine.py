@@ -1,0 +1,55 @@
+"""What the machine must give a run: room on its disk, and processes that stay together."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from incseg.config import EngineConfig
+from incseg.errors import TrainingError
+from incseg.models import Segmenter
+from incseg.run_folder import RunFolder
+
+CHECKPOINTS = 3  # the last two, and the one being written
+LOST = ("gloo", "nccl", "connection closed by peer", "connection reset by peer", "timed out", "socket")
+
+
+def require_space(folder: RunFolder, student: Segmenter, steps: int) -> None:
+    """Refuse to begin where the models of the steps to come and their checkpoints have no room.
+
+    At least that much is needed; what some methods remember, and pictures, come on top.
+    """
+    size = sum(tensor.numel() * tensor.element_size() for tensor in student.state_dict().values())
+    to_come = steps - len(folder.finished_steps)
+    needed = size * (to_come + 2 * CHECKPOINTS) if to_come else 0  # a checkpoint holds weights and momentum
+    free = shutil.disk_usage(folder.path).free
+    if free < needed:
+        raise TrainingError(
+            f"{folder.path} has no room: {_readable(free)} are free, and {to_come} models of {_readable(size)} with "
+            f"their checkpoints need at least {_readable(needed)}; free some space there, or choose another --out."
+        )
+
+
+def _readable(size: float) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+
+
+@contextmanager
+def together(engine: EngineConfig) -> Iterator[None]:
+    """Say in a sentence that another process of the run is gone or never came, instead of a traceback."""
+    several = engine.devices * engine.nodes > 1
+    try:
+        yield
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0] if str(error) else ""
+        lost = isinstance(error, torch.distributed.DistError) or any(sign in str(error).lower() for sign in LOST)
+        if not several or not lost:
+            raise
+        raise TrainingError(
+            f"another of the {engine.devices * engine.nodes} processes of this run has ended, or did not come within "
+            f"{engine.timeout:g} s (--engine.timeout): see what it said, and start all of them again ({reason[:160]})."
+        ) from error
+    finally:
+        if torch.distributed.is_initialized():  # at the interpreter's exit its threads may be killed midway
+            torch.distributed.destroy_process_group()

@@ -1,0 +1,99 @@
+"""Being asked to stop: by a scheduler's signal, or because the time given to a run is over.
+
+Between two iterations a stop waits for a checkpoint; anywhere else it ends the run at once, like Ctrl-C, since files
+are replaced whole and the last checkpoint is there.
+"""
+
+import ctypes
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+from incseg.errors import Stopped
+
+REASONS = {
+    signal.SIGTERM: "a request to stop (SIGTERM)",
+    signal.SIGUSR1: "a request to stop (SIGUSR1)",
+    signal.SIGALRM: "the end of --engine.max-time",
+}
+
+
+class StopRequests:
+    """Whether this process was asked to stop; use it inside :meth:`heard`."""
+
+    def __init__(self) -> None:
+        self.reason = ""
+        self._waits = False
+
+    @contextmanager
+    def heard(self, max_time: float | None = None) -> Iterator[None]:
+        """Listen; ``max_time`` in seconds from now on. Only a program's main thread can."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._hear) for number in REASONS}
+        if max_time is not None:
+            signal.setitimer(signal.ITIMER_REAL, max_time)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Inside, a request is only noted: whoever asks for it calls :meth:`obey` when all is saved."""
+        self._waits = True
+        try:
+            yield
+        finally:
+            self._waits = False
+        if self.reason:
+            self.obey()
+
+    def obey(self) -> None:
+        """End the run."""
+        raise Stopped(f"stopped after {self.reason}; run the same command again to resume from the last checkpoint.")
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        self.reason = REASONS[signal.Signals(number)]
+        if not self._waits:
+            self.obey()
+
+
+def run_child(command: Sequence[str]) -> int:
+    """The exit code of a command, which is asked to stop when this process is, and does not outlive it."""
+    on_linux = sys.platform == "linux"
+    process = subprocess.Popen(command, preexec_fn=_stop_with_parent if on_linux else None)  # noqa: PLW1509 - one call
+    try:
+        with _passed_on(process):
+            return process.wait()
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
+
+
+@contextmanager
+def _passed_on(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """Requests to stop go to the child; its exit code says that it heard them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    passed_on = (signal.SIGTERM, signal.SIGUSR1)
+    before = {number: signal.signal(number, lambda heard, _: process.send_signal(heard)) for number in passed_on}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _stop_with_parent() -> None:
+    """Let Linux send SIGTERM when the parent is gone, even if that was killed."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG

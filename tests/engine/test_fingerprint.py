@@ -1,0 +1,79 @@
+"""Data that changed since a run began is refused with what changed."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from incseg.config import DataConfig
+from incseg.curriculum import build_curriculum
+from incseg.engine.fingerprint import check_data, fingerprint, record_data
+from incseg.errors import InputError
+from incseg.protocol import Protocol
+from incseg.run_folder import RunFolder
+from samples import write_folder
+
+
+def swap_classes(root: Path) -> None:
+    names = (root / "classes.txt").read_text().split()
+    (root / "classes.txt").write_text("\n".join([names[0], names[2], names[1], *names[3:]]))
+
+
+def rename_class(root: Path) -> None:
+    (root / "classes.txt").write_text((root / "classes.txt").read_text().replace("disc", "plate"))
+
+
+def add_image(root: Path) -> None:
+    for folder in ("images", "masks"):
+        (root / folder / "zzz.png").write_bytes((root / folder / "001.png").read_bytes())
+
+
+def delete_image(root: Path) -> None:
+    for folder in ("images", "masks"):
+        (root / folder / "002.png").unlink()
+
+
+def change_mask(root: Path) -> None:
+    (root / "masks" / "003.png").write_bytes((root / "masks" / "004.png").read_bytes())
+
+
+def move(root: Path) -> None:
+    root.rename(root.parent / "elsewhere")
+
+
+def list_others(root: Path) -> None:
+    names = sorted(path.stem for path in (root / "images").iterdir())
+    (root / "val.txt").write_text("\n".join([*names[::5], names[1]]))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (swap_classes, r"the classes are others \('disc' is now 'square'\)"),
+        (rename_class, r"the classes are others \('disc' is now 'plate'\)"),
+        (add_image, "images/zzz.png, masks/zzz.png are new"),
+        (delete_image, "images/002.png, masks/002.png are gone"),
+        (change_mask, "masks/003.png is changed"),
+        (move, "it was .*/data and is .*/elsewhere"),
+        (list_others, "the lists of images are others"),
+    ],
+)
+def test_a_change_is_named(change: Callable[[Path], None], said: str, tmp_path: Path) -> None:
+    root, folder = write_folder(tmp_path / "data", train=16, val=5), RunFolder(tmp_path / "run")
+    for lists in ("train.txt", "val.txt"):  # without them every image counts
+        (root / lists).unlink(missing_ok=True)
+
+    def seen(place: Path) -> dict[str, object]:
+        data = DataConfig(root=place)
+        return fingerprint(build_curriculum(Protocol.parse("folder/2-2/overlapped"), data), data.root)
+
+    check_data(folder, seen(root), accept=False)  # nothing recorded yet, as in runs of before
+    record_data(folder, seen(root))
+    check_data(folder, seen(root), accept=False)
+    change(root)
+    after = seen(root if root.exists() else tmp_path / "elsewhere")
+    with pytest.raises(InputError, match=f"has changed since it began: {said}.*--data.changed accept"):
+        check_data(folder, after, accept=False)
+    check_data(folder, after, accept=True)
+    record_data(folder, after)
+    check_data(folder, after, accept=False)

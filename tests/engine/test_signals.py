@@ -1,0 +1,127 @@
+"""Being asked to stop, and stopping so that nothing is lost."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from command_line import run
+from incseg.config import RunConfig
+from incseg.engine.assembly import train
+from incseg.engine.journal import Journal
+from incseg.engine.signals import StopRequests, run_child
+from incseg.errors import Stopped, TrainingError
+from incseg.methods import Method
+
+MakeConfig = Callable[..., RunConfig]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_outside_of_training_a_signal_stops_at_once(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(Stopped, match=rf"{number.name}\); run the same command again"), StopRequests().heard():
+        os.kill(os.getpid(), number)
+    assert signal.getsignal(number) is before
+
+
+def test_inside_it_is_noted_and_obeyed_at_the_end_at_the_latest() -> None:
+    stop, reached = StopRequests(), []
+    with pytest.raises(Stopped), stop.heard(), stop.deferred():  # noqa: PT012 - what comes after the signal is the test
+        os.kill(os.getpid(), signal.SIGTERM)
+        reached.append(stop.reason)
+    assert reached == ["a request to stop (SIGTERM)"]
+
+
+def test_the_time_limit_is_a_signal_too() -> None:
+    with pytest.raises(Stopped, match=r"the end of --engine\.max-time"), StopRequests().heard(max_time=0.001):
+        signal.pause()
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+def signalled_at(iteration: int) -> Callable[..., None]:
+    original = Journal.log
+
+    def log(self: Journal, name: str, done: int, *rest: Any) -> None:
+        original(self, name, done, *rest)
+        if (name, done) == ("step 0", iteration):
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    return log
+
+
+def test_a_stopped_run_has_saved_and_ends_like_one_that_was_not(
+    quick_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = quick_config("mib", engine={"accelerator": "cpu", "log_every": 1, "pictures": 0, "checkpoint_every": 100})
+    train(config, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "log", signalled_at(3))
+        with pytest.raises(Stopped, match="SIGUSR1"):
+            train(config, tmp_path / "stopped")
+    saved = torch.load(tmp_path / "stopped" / "checkpoint.pt", weights_only=True)
+    assert (saved["step"], saved["iteration"]) == (0, 3)
+    assert not (tmp_path / "stopped" / ".lock").exists()
+    train(config, tmp_path / "stopped")
+    for name in ("result.json", "metrics.jsonl", "step-1/model.safetensors"):
+        assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_the_exit_code_of_a_stopped_command_is_75(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: object) -> None:
+        raise Stopped("stopped.")
+
+    monkeypatch.setattr("incseg.cli._run", stopped)
+    assert run("train") == Stopped.EXIT_CODE == 75
+    assert capsys.readouterr().err == "incseg: stopped.\n"
+
+
+def test_a_child_is_asked_to_stop_when_its_parent_is() -> None:
+    """The child tells its parent, which this process stands for, to stop; the answer comes back to the child."""
+    script = (
+        "import os, signal, sys; signal.signal(signal.SIGTERM, lambda *_: os._exit(75)); "
+        "os.kill(os.getppid(), signal.SIGTERM); signal.pause()"
+    )
+    assert run_child([sys.executable, "-c", script]) == 75
+
+
+def poisoned(at: set[int]) -> Callable[..., Any]:
+    """A method whose loss is not a number in some iterations of its life."""
+    original, calls = Method.losses, iter(range(1, 1000))
+
+    def losses(self: Method, view: Any) -> dict[str, Any]:
+        terms = original(self, view)
+        factor = float("nan") if next(calls) in at else 1.0
+        return {name: value * factor for name, value in terms.items()}
+
+    return losses
+
+
+def test_an_update_that_is_not_finite_is_skipped_and_named(
+    quick_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Method, "losses", poisoned({2, 3}))
+    config = quick_config("ewc", task="offline")
+    train(config, tmp_path)
+    said = [line for line in capsys.readouterr().out.splitlines() if "skipped" in line]
+    assert [line.split(":")[0] for line in said] == ["step 0, iteration 2", "step 0, iteration 3"]
+    assert all("segmentation is nan; the update is skipped. Its images: 0" in line for line in said)
+    for name in ("model", "memory"):
+        assert all(value.isfinite().all() for value in load_file(tmp_path / "step-0" / f"{name}.safetensors").values())
+
+
+def test_too_many_in_a_row_stop_the_run_with_the_last_good_checkpoint(
+    quick_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Method, "losses", poisoned({3, 4, 5}))
+    engine = {"accelerator": "cpu", "log_every": 1, "pictures": 0, "checkpoint_every": 1, "max_skipped": 2}
+    with pytest.raises(TrainingError, match=r"no longer finite at step 0, iteration 5 .* 3 updates in a row"):
+        train(quick_config("ft", engine=engine), tmp_path)
+    assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["iteration"] == 2
