@@ -41,10 +41,10 @@ class Step:
     old: tuple[int, ...]
     new: tuple[int, ...]
     future: tuple[int, ...] = ()
-    labelled_old: tuple[int, ...] = ()
-    """Old channels that this step's images label all the same, as an extension's may; a protocol's never do."""
     base: tuple[int, ...] = ()
     """What step 0 learnt; tables of the field set these classes against all later ones."""
+    labelled_old: tuple[int, ...] = ()
+    """Old channels that this step's images label all the same, as an extension's may; a protocol's never do."""
 
     @property
     def seen(self) -> tuple[int, ...]:

@@ -319,7 +319,7 @@ def test_without_statistics_it_trains_and_says_what_would_be_faster(
 def test_few_images_make_small_batches_so_that_an_epoch_has_several(tiny_model: Model, folder: Folder) -> None:
     new = folder("new", "ring", images=12)
     config = choose_settings(tiny_model, open_source("folder", new), new, "mib+ucd", 1, None, {})
-    assert (config.optim.batch_size, config.optim.epochs) == (2, 200)  # 9 images: 4 iterations an epoch, 800 in all
+    assert (config.optim.batch_size, config.optim.epochs) == (2, 160)  # 10 images: 5 iterations an epoch, 800 in all
 
 
 @pytest.mark.parametrize("place", ["new", "labelled"])

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from incseg.config import DataConfig
 from incseg.curriculum.curriculum import Curriculum
-from incseg.curriculum.rules import images_showing_most, sampling_weights
+from incseg.curriculum.rules import images_showing_most, sampling_weights, training_table
 from incseg.datasets import ReportProgress, Source, Split, open_source
 from incseg.datasets.scan import class_presence
 from incseg.datasets.source import plain
@@ -69,8 +69,7 @@ class Extension(Curriculum):
         """The folder labels the new classes, and those of the known ones that it names."""
         assert step.index == 1
         assert not keep_old
-        void = IGNORE if self.data.void == "ignore" else BACKGROUND
-        return _label_table(self._channels, elsewhere=BACKGROUND, void=void)
+        return training_table(step, {channel: index for index, channel in enumerate(self._channels)}, self.data)
 
     def shown(self, step: Step) -> dict[int, frozenset[int]]:
         """From the scan of the masks."""
@@ -104,7 +103,9 @@ class Extension(Curriculum):
         So background is the same pixels before and after the extension.
         """
         known = [channel if channel < step.num_classes else IGNORE for channel in scored.channels]
-        table = _label_table(known, elsewhere=BACKGROUND, void=IGNORE)
+        table = torch.full((IGNORE + 1,), BACKGROUND, dtype=torch.int64)
+        table[: len(known)] = torch.tensor(known)
+        table[IGNORE] = IGNORE
         return ScoredImages(scored.split, indices, table, [channel for channel in known if channel != IGNORE])
 
     def _by_name(self, names: Sequence[str]) -> list[int]:
@@ -148,14 +149,6 @@ class Extension(Curriculum):
                     f"no training image of {self.source.name} shows '{name}': there is nothing to learn it from "
                     "('incseg data check folder' tells what the masks hold)."
                 )
-
-
-def _label_table(channels: Sequence[int], *, elsewhere: int, void: int) -> Tensor:
-    """(256,) int64, the id in a mask → channel: ``void`` for 255, ``elsewhere`` for ids without a class."""
-    table = torch.full((IGNORE + 1,), elsewhere, dtype=torch.int64)
-    table[: len(channels)] = torch.tensor(channels)
-    table[IGNORE] = void
-    return table
 
 
 def new_classes(known: Sequence[str], source: Source) -> tuple[str, ...]:

@@ -105,7 +105,7 @@ def scored_images(presence: Presence, step: Step, order: DatasetIds, data: DataC
 
 
 def training_table(step: Step, order: DatasetIds, data: DataConfig, *, keep_old: bool = False) -> Tensor:
-    """Dataset id → channel, as a step learns it: only its new classes are labelled, everything else is background.
+    """Dataset id → channel, as a step learns it: its new classes are labelled, everything else is background.
 
     Args:
         step: in channels.
@@ -116,7 +116,7 @@ def training_table(step: Step, order: DatasetIds, data: DataConfig, *, keep_old:
     Returns:
         (256,) int64: labels are ``table[mask]``.
     """
-    labelled = step.seen if keep_old else step.new
+    labelled = step.seen if keep_old else step.new + step.labelled_old
     return _label_table(order, labelled, elsewhere=BACKGROUND, void=IGNORE if data.void == "ignore" else BACKGROUND)
 
 
