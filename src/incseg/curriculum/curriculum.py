@@ -10,8 +10,8 @@ from torch import Tensor
 
 from incseg.config import DataConfig
 from incseg.datasets import Source, Split
-from incseg.datasets.reduced import reduced
 from incseg.loading import ClassPictures, KeptImages, ScoredImages, TrainingImages, TrainingTransform
+from incseg.loading.reduced import reduced
 from incseg.protocol import Protocol, Step
 
 

@@ -16,12 +16,12 @@ from incseg.batch import Batch
 from incseg.config import RunConfig
 from incseg.console import Console, percent, progress_of
 from incseg.datasets import ReportProgress, Source, Split, open_source
-from incseg.datasets.reduced import reduced
 from incseg.datasets.scan import class_presence, in_threads, pixel_counts, refuse_unknown
 from incseg.datasets.source import plain
 from incseg.errors import InputError, closest
 from incseg.images import ClassIds, ImageLike, Pixels, read_image, read_mask
 from incseg.loading import WholeImages, whole_loader
+from incseg.loading.reduced import reduced
 from incseg.metrics import confusion_matrix, intersection_over_union, mean
 from incseg.models.closed_form import Statistics
 from incseg.models.gather import Fit, feature_layout, gather, solved_head

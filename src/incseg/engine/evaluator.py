@@ -15,10 +15,10 @@ from incseg.batch import Batch
 from incseg.colours import Colours
 from incseg.config import RunConfig
 from incseg.curriculum.curriculum import Curriculum
-from incseg.datasets.reduced import usual_shapes
 from incseg.files import naming
 from incseg.images import index_image
 from incseg.loading.batches import ScoredImages, whole_loader
+from incseg.loading.reduced import usual_shapes
 from incseg.metrics import (
     confusion_matrix,
     forgetting,

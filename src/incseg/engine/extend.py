@@ -14,12 +14,12 @@ from incseg.console import Console, Table, is_rank_zero, percent
 from incseg.curriculum import new_classes
 from incseg.datasets import Source, open_source
 from incseg.datasets.folder import LAYOUT
-from incseg.datasets.reduced import reduced, usual_shapes
 from incseg.datasets.source import BACKGROUND_NAMES, plain
 from incseg.engine.assembly import train
 from incseg.engine.first_step import GivenModel
 from incseg.errors import InputError
 from incseg.loading import batches_per_epoch
+from incseg.loading.reduced import reduced, usual_shapes
 from incseg.metrics import mean
 from incseg.models.segmenter import STRIDE
 from incseg.models.storage import TrainedModel

@@ -3,7 +3,7 @@
 from statistics import median
 
 from incseg.curriculum.curriculum import Curriculum
-from incseg.datasets.reduced import reduced, usual_shapes
+from incseg.loading.reduced import reduced, usual_shapes
 from incseg.loading.transforms import side_in_crops
 from incseg.models import Segmenter
 from incseg.sizes import far_from_training

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def unbiased_distillation(student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
+def unbiased_distillation(student_logits: Tensor, teacher_logits: Tensor, no_new_class: Tensor | None = None) -> Tensor:
     """Output distillation in which the teacher's background may be any new class (MiB; UCD eq. 15 and 16).
 
     ``−1/(|P|·K) Σ_p Σ_{c<K} q_p(c) log p̂_p(c)`` with q the teacher's softmax over its K classes,
@@ -17,6 +17,8 @@ def unbiased_distillation(student_logits: Tensor, teacher_logits: Tensor) -> Ten
     Args:
         student_logits: (B, C, H, W) float.
         teacher_logits: (B, K, H, W) float, K ≤ C; no gradient flows into it.
+        no_new_class: (B, H, W) bool, pixels that are known to be of no new class: there ``p̂(0) = p(0)``. None, as in
+            the paper: any pixel may be.
 
     Returns:
         A scalar; 0 (with zero gradient) for an empty batch.
@@ -24,6 +26,8 @@ def unbiased_distillation(student_logits: Tensor, teacher_logits: Tensor) -> Ten
     old_classes = _old_classes(student_logits, teacher_logits)
     log_probs = torch.log_softmax(student_logits, dim=1)
     background = torch.cat([log_probs[:, :1], log_probs[:, old_classes:]], dim=1).logsumexp(dim=1, keepdim=True)
+    if no_new_class is not None:
+        background = torch.where(no_new_class[:, None], log_probs[:, :1], background)
     merged = torch.cat([background, log_probs[:, 1:old_classes]], dim=1)
     teacher = torch.softmax(teacher_logits.detach(), dim=1)
     return -(teacher * merged).sum() / max(merged.numel(), 1)

@@ -11,6 +11,7 @@ from incseg.batch import View
 from incseg.methods.finetune import CrossEntropy
 from incseg.methods.parsing import register_method
 from incseg.methods.part import Context, Distillation, Part, Weight
+from incseg.protocol import BACKGROUND
 
 
 @dataclass
@@ -34,10 +35,13 @@ class UnbiasedDistillation(Distillation):
 
     needs_teacher: ClassVar[bool] = True
     weight: float = 10.0
+    keep_background: bool = False
 
     def losses(self, view: View) -> dict[str, Tensor]:
         """``λ_kd L_kd``."""
-        return {"distillation": self.weight * losses.unbiased_distillation(view.student_logits, view.teacher_logits)}
+        no_new_class = view.labels == BACKGROUND if self.keep_background else None
+        loss = losses.unbiased_distillation(view.student_logits, view.teacher_logits, no_new_class)
+        return {"distillation": self.weight * loss}
 
 
 @dataclass
@@ -54,6 +58,10 @@ class BalancedInitialisation(Part):
     "unbiased cross-entropy and distillation: background may be any class of another step",
     paper="Cermelli et al., Modeling the Background for Incremental Learning, CVPR 2020",
 )
-def mib(kd_weight: Weight = 10.0) -> Sequence[Part]:
-    """``L = L_seg + λ_kd L_kd`` (UCD eq. 12)."""
-    return [UnbiasedCrossEntropy(), UnbiasedDistillation(kd_weight), BalancedInitialisation()]
+def mib(kd_weight: Weight = 10.0, keep_background: bool = False) -> Sequence[Part]:
+    """``L = L_seg + λ_kd L_kd`` (UCD eq. 12).
+
+    With ``keep_background``, which is ours, what the teacher calls background may be a new class only where the pixel
+    is not labelled background: there background keeps the teacher's probability instead of sharing it.
+    """
+    return [UnbiasedCrossEntropy(), UnbiasedDistillation(kd_weight, keep_background), BalancedInitialisation()]
