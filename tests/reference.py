@@ -92,13 +92,16 @@ def unbiased_cross_entropy(pixels: Sequence[Vector], labels: Sequence[int], old_
     return sum(losses) / len(labels)
 
 
-def unbiased_distillation(student: Sequence[Vector], teacher: Sequence[Vector]) -> float:
-    """UCD eq. 15 and 16, over the number of old classes as in MiB's code."""
+def unbiased_distillation(
+    student: Sequence[Vector], teacher: Sequence[Vector], no_new_class: Sequence[bool] | None = None
+) -> float:
+    """UCD eq. 15 and 16, over the number of old classes as in MiB's code; of some pixels no new class may be known."""
     total = 0.0
-    for z_student, z_teacher in zip(student, teacher, strict=True):
+    for index, (z_student, z_teacher) in enumerate(zip(student, teacher, strict=True)):
         p, q = softmax(z_student), softmax(z_teacher)
+        is_old = no_new_class is not None and no_new_class[index]
         for c in range(len(q)):
-            merged = p[0] + sum(p[len(q) :]) if c == 0 else p[c]
+            merged = p[0] + sum(p[len(q) :]) if c == 0 and not is_old else p[c]
             total -= q[c] * math.log(merged)
     return total / (len(student) * len(teacher[0])) if student else 0.0
 

@@ -35,6 +35,17 @@ def test_equals_its_definition(new: int) -> None:
     assert float(unbiased_distillation(student, teacher)) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize("new", [0, 1, 3])
+def test_background_is_not_shared_where_no_new_class_can_be(new: int) -> None:
+    student, teacher = example(new)
+    known = torch.tensor([True, False, True, True, False, False] * 2).view(2, 2, 3)
+    expected = reference.unbiased_distillation(pixels(student), pixels(teacher), known.flatten().tolist())
+    assert float(unbiased_distillation(student, teacher, known)) == pytest.approx(expected, rel=1e-12)
+    everywhere = unbiased_distillation(student, teacher, torch.ones_like(known))
+    plain = -(teacher.softmax(1) * student.log_softmax(1)[:, :4]).mean()
+    torch.testing.assert_close(everywhere, plain, rtol=1e-12, atol=0)
+
+
 def test_law_without_new_classes_it_is_plain_distillation() -> None:
     student, teacher = example(0)
     plain = -(teacher.softmax(1) * student.log_softmax(1)).mean()

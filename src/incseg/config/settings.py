@@ -168,10 +168,6 @@ class OptimConfig(Section):
     """The learning rate falls as (1 − progress)^power within each step."""
     freeze_norm: bool = False
     """Keep batch normalisation as it is in every step after the first: its statistics, scales and shifts."""
-    keep_background: bool = False
-    """Let background begin every later step with the score it had, and end it where it is found as often as before on
-    what is labelled background. Else new classes, which begin as copies of background in mib and others, take its
-    probability, and of a background that is rare nothing is left."""
 
     def learning_rate_at(self, step: int, progress: float) -> float:
         """The poly schedule ``lr₀ (1 − progress)^power``; progress runs from 0 to 1 in every step."""

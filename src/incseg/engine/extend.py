@@ -115,7 +115,6 @@ def choose_settings(
             "batch_size": batch_size,
             "learning_rate": rate,  # unused here; the next extension reads it from the model's history
             "incremental_learning_rate": rate * share,
-            "keep_background": True,
         },
     }
     task = f"{len(model.classes) - 1}-{len(new_classes(model.classes, source))}"

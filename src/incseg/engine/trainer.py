@@ -14,7 +14,6 @@ from torch import Tensor
 from incseg.batch import Batch, in_float32
 from incseg.config import RunConfig
 from incseg.curriculum.curriculum import Curriculum, Library
-from incseg.engine.background import background_shift
 from incseg.engine.checkpoint import Checkpoint, FinishedStep
 from incseg.engine.evaluator import (
     loading_processes,
@@ -204,8 +203,6 @@ class Trainer:
             freeze_norm(self.student)
         context = self._context(step, own, teacher)
         self.method.begin(context)
-        if teacher is not None and self.config.optim.keep_background:
-            self.student.softmax_head.keep_background(teacher.softmax_head)
         images = TrainingSet(own, self.method.replay(context))
         active = [part for part in self.method.parts if teacher is not None or not part.needs_teacher]
         uses_stages = any(part.needs_stages or part.needs_raw_stages for part in active)
@@ -226,17 +223,7 @@ class Trainer:
                 self._record(run, terms, done=iteration + 1)
         self.journal.end_step()
         self._share_statistics()
-        self._keep_background(run)
         self.method.end(run.context)
-
-    def _keep_background(self, run: StepRun) -> None:
-        """Give background back what the new classes took of its score, if the run is to keep it."""
-        teacher = run.context.teacher
-        if teacher is None or not self.config.optim.keep_background:
-            return
-        shift = torch.tensor(background_shift(self.student, teacher, run.context.batches()))
-        mean = cast(Tensor, self.fabric.all_reduce(shift.to(self.fabric.device), reduce_op="mean"))
-        self.student.softmax_head.raise_background(float(mean))
 
     def _share_statistics(self) -> None:
         """Give all processes the batch-normalisation statistics of the first; each has its own, of its own batches."""

@@ -70,17 +70,6 @@ class SoftmaxHead(Head):
         _bias(newest).fill_(share)
         _bias(first)[0] = share
 
-    @torch.no_grad()
-    def keep_background(self, before: "SoftmaxHead") -> None:
-        """Give background the weight and bias it has in the head of the step before."""
-        own, earlier = self._convolutions()[0], before._convolutions()[0]
-        own.weight[0], _bias(own)[0] = earlier.weight[0], _bias(earlier)[0]
-
-    @torch.no_grad()
-    def raise_background(self, by: float) -> None:
-        """Add to background's score everywhere."""
-        _bias(self._convolutions()[0])[0] += by
-
     def probabilities(self, scores: Tensor) -> Tensor:
         """Softmax over the classes."""
         return scores.softmax(dim=1)
