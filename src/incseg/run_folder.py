@@ -8,7 +8,7 @@ pictures, and last of all ``scores.json``, whose presence says that the step is 
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -271,6 +271,12 @@ class Run:
         return str(self.result["protocol"])
 
     @property
+    def left_out(self) -> str:
+        """In words, how many files could not be read and were skipped; empty if there were none."""
+        found = self.result.get("unreadable") or ()
+        return f"{len(found)} file(s) could not be read and were left out, see result.json" if found else ""
+
+    @property
     def title(self) -> str:
         """What it is about: the model that was extended and what it learnt, or the protocol."""
         extended = self.result.get("extends")
@@ -364,10 +370,11 @@ class Run:
         return mean(self.iou(-1, name) for name in names)
 
 
-def scored_lines(runs: Iterable[Run]) -> list[str]:
+def scored_lines(runs: Sequence[Run]) -> list[str]:
     """What was scored in these runs: one line if it is the same for all, else one per convention with its runs."""
     methods: dict[str, list[str]] = {}
     for run in runs:
         names = methods.setdefault(run.scored, [])
         names += [run.label] if run.label not in names else []
-    return list(methods) if len(methods) < 2 else [f"{', '.join(names)}: {line}" for line, names in methods.items()]
+    lines = list(methods) if len(methods) < 2 else [f"{', '.join(names)}: {line}" for line, names in methods.items()]
+    return lines + [f"{run.label}, seed {run.seed}: {run.left_out}" for run in runs if run.left_out]

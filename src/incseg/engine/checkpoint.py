@@ -2,7 +2,7 @@
 
 import errno
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ class Checkpoint:
     model: dict[str, Tensor]
     optimizer: dict[str, Any]
     memory: Memory
+    left_out: list[str] = field(default_factory=list)
+    """Images of the step that could not be read, if these are skipped."""
 
     def save(self, folder: RunFolder) -> None:
         """Add a checkpoint and keep the one before; a reader never sees half of one, nor one ahead of the log."""
