@@ -1,4 +1,4 @@
-"""What a run does with images and masks that cannot be read: it stops and names them, or leaves them out and lists them."""
+"""Images and masks that cannot be read: a run stops and names them, or leaves them out and lists them."""
 
 import json
 import os

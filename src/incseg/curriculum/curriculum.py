@@ -31,7 +31,7 @@ class Curriculum(ABC):
     remarks: Sequence[str] = ()
     """What a person should know of the data, in one line each."""
     unreadable: list[str]
-    """A sentence for each file that could not be read when the masks were scanned, where the settings say to skip it."""
+    """A sentence for each file that could not be read when masks were scanned, where settings say to skip it."""
 
     @property
     def learnt_from(self) -> Split:

@@ -40,7 +40,7 @@ def reduced(split: Split, longest_side: int | None) -> Split:
 
 
 def usual_shapes(split: Split, most: int = 32) -> list[Size]:
-    """Heights and widths of some images, spread evenly over the split; one that cannot be read is left to who needs it."""
+    """Heights and widths of some images, spread evenly over the split, without those that cannot be read."""
     shapes = []
     for index in range(0, len(split), max(1, len(split) // most)):
         with suppress(InputError):
