@@ -15,7 +15,7 @@ SOURCE = ROOT / "src" / "incseg"
 
 # Who may import whom, besides themselves. Leaves are open to all.
 LEAVES = {
-    "errors", "checksums", "files", "seeding", "protocol", "batch", "metrics", "run_folder", "colours", "fonts",
+    "errors", "checksums", "files", "seeding", "protocol", "batch", "metrics", "run_folder", "result_shape", "colours", "fonts",
     "images", "console", "registry", "config", "sizes", "__init__",
 }  # fmt: skip
 ALLOWED = {

@@ -19,10 +19,10 @@ from incseg.errors import DamagedError, InputError
 from incseg.files import expanded, replacing
 from incseg.metrics import CONVENTIONS, mean, nan_if_none
 from incseg.protocol import BACKGROUND, Protocol
+from incseg.result_shape import misfit
 
 MODEL_FILE = "model.safetensors"
 NEAR_ZERO = 0.02  # of an IoU or a recall: not worth to be called learnt
-RESULT = ("protocol", "method", "seed", "settings", "classes", "steps")  # what every result.json says
 
 
 @dataclass(frozen=True)
@@ -238,12 +238,12 @@ class Run:
             raise InputError(f"{folder} holds no {path.name}: give the folder of a run with at least one step done.")
         try:
             result = read_json(path)
-            missing = [name for name in RESULT if name not in result]
-            if missing:
-                raise KeyError(missing[0])
-            return cls(folder, result, label=result["method"])
-        except (DamagedError, KeyError, TypeError) as error:
-            raise InputError(f"{path} is not a result of incseg ({type(error).__name__}: {error}).") from None
+        except DamagedError as error:
+            raise InputError(f"{path} is not a result of incseg ({error}).") from None
+        if wrong := misfit(result):
+            raise InputError(f"{path} is not a result of incseg ({wrong}).")
+        Protocol.parse(result["protocol"])
+        return cls(folder, result, label=result["method"])
 
     @property
     def files(self) -> RunFolder:
