@@ -47,6 +47,16 @@ class ResultShape(BaseModel):
     unreadable: list[str] = []
 
 
+def step_misfit(scores: dict[str, Any]) -> str:
+    """In words, what is wrong with the scores of a step; empty if nothing is."""
+    try:
+        StepShape.model_validate(scores)
+    except ValidationError as error:
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return ""
+
+
 def misfit(result: dict[str, Any]) -> str:
     """In words, what is wrong with a result; empty if nothing is."""
     try:

@@ -179,7 +179,7 @@ class LiveViewer:
             return self._viewer
 
 
-def build_app(viewer: ModelViewer, visitors: Visitors) -> Any:
+def build_app(viewer: ModelViewer, visitors: Visitors) -> Any:  # noqa: PLR0915 - a page, top to bottom
     """The page: an image and the classes to show above, the predictions of two models side by side below."""
     if find_spec("gradio") is None:
         raise InputError("incseg serve needs gradio: pip install 'incseg[serve]'.")

@@ -33,7 +33,7 @@ class Visitors:
     seconds: float = 60.0
     """For one image, including its wait for the images before."""
     kept: float = 120.0
-    """Seconds after which an upload, and a picture made from it, are deleted: a browser fetches them after the answer."""
+    """Seconds after which an upload and pictures made from it are deleted: a browser fetches them after the answer."""
     _folder: tempfile.TemporaryDirectory[str] = field(
         default_factory=lambda: tempfile.TemporaryDirectory(prefix="incseg-serve-", ignore_cleanup_errors=True)
     )
@@ -88,7 +88,7 @@ class Visitors:
         except TimeoutError:
             future.cancel()  # if it has not begun
             raise InputError(
-                f"this took longer than {self.seconds:g} seconds: try a smaller image, or later; or use 'incseg predict'."
+                f"this took longer than {self.seconds:g} seconds: try a smaller image, or use 'incseg predict'."
             ) from None
         finally:
             self.clear()

@@ -47,13 +47,16 @@ def _rescore(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
     entries: list[dict[str, Any]] = []
     skips = config.data.on_error == "skip"
     for step in curriculum.steps:
-        finished = FinishedStep.load(folder, step.index)
+        finished = FinishedStep.load_scored(folder, step.index)
         if finished is None:
             break
         segmenter, classes = load_model(folder.model(step.index), fabric.device)
         left_out = LeftOut(skips, Console(stderr=True).say)
         confusion = score_step(segmenter, curriculum, step, config, fabric.device, note=left_out.from_scoring)
-        images, scored = finished.scores["training_images"], number_scored(curriculum, step) - len(left_out.scoring)
+        images, scored = (
+            finished.scores.get("training_images", 0),
+            number_scored(curriculum, step) - len(left_out.scoring),
+        )
         entries.append(step_entry(step, classes, images, *confusion.cpu(), scored=scored) | left_out.entry())
     if not entries:
         raise InputError(f"{folder.path} has no finished step to score.")

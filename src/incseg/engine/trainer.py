@@ -106,7 +106,7 @@ class Trainer:
         entries: list[dict[str, Any]] = []
         result: dict[str, Any] = {}
         for step in self.curriculum.steps:
-            finished = FinishedStep.load(self.folder, step.index)
+            finished = FinishedStep.load_scored(self.folder, step.index)
             entries.append(self._train_and_score(step) if finished is None else self._load_step(step, finished))
             if finished is not None and step.index == 0 and self.method.lacks_statistics:
                 entries[0] = self._conclude_first_step(step)
