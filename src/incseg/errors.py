@@ -1,7 +1,9 @@
 """The exceptions that speak to the person at the keyboard."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+
+Note = Callable[[str], None]  # hears, in a sentence, of a file that cannot be read and is left out
 
 
 class InputError(Exception):
@@ -24,6 +26,11 @@ class TrainingError(Exception):
 
 class IncompleteError(Exception):
     """Some of what was asked for could not be done, the rest is; the message says what. Exit code 1, no traceback."""
+
+
+def refuse(sentence: str) -> None:
+    """The :data:`Note` that leaves nothing out."""
+    raise InputError(sentence)
 
 
 def closest(given: str, accepted: Iterable[str]) -> str:

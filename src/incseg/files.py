@@ -102,9 +102,18 @@ def naming(path: Path) -> Iterator[None]:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
     except (RuntimeError, ValueError) as error:
-        if isinstance(cause := error.__context__, OSError) and cause.errno is not None:
+        if cause := machine_error_behind(error):
             raise OSError(cause.errno, cause.strerror, str(path)) from error
         raise
+
+
+def machine_error_behind(error: BaseException | None) -> OSError | None:
+    """The error of the machine that led to another error, if one did: a full disk, for example."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno is not None:
+            return error
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def refusal_of_the_machine(error: OSError) -> str:

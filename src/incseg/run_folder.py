@@ -8,7 +8,7 @@ pictures, and last of all ``scores.json``, whose presence says that the step is 
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,10 @@ from incseg.errors import DamagedError, InputError
 from incseg.files import expanded, replacing
 from incseg.metrics import CONVENTIONS, mean, nan_if_none
 from incseg.protocol import BACKGROUND, Protocol
+from incseg.result_shape import misfit
 
 MODEL_FILE = "model.safetensors"
 NEAR_ZERO = 0.02  # of an IoU or a recall: not worth to be called learnt
-RESULT = ("protocol", "method", "seed", "settings", "classes", "steps")  # what every result.json says
 
 
 @dataclass(frozen=True)
@@ -238,12 +238,12 @@ class Run:
             raise InputError(f"{folder} holds no {path.name}: give the folder of a run with at least one step done.")
         try:
             result = read_json(path)
-            missing = [name for name in RESULT if name not in result]
-            if missing:
-                raise KeyError(missing[0])
-            return cls(folder, result, label=result["method"])
-        except (DamagedError, KeyError, TypeError) as error:
-            raise InputError(f"{path} is not a result of incseg ({type(error).__name__}: {error}).") from None
+        except DamagedError as error:
+            raise InputError(f"{path} is not a result of incseg ({error}).") from None
+        if wrong := misfit(result):
+            raise InputError(f"{path} is not a result of incseg ({wrong}).")
+        Protocol.parse(result["protocol"])
+        return cls(folder, result, label=result["method"])
 
     @property
     def files(self) -> RunFolder:
@@ -269,6 +269,12 @@ class Run:
     def protocol(self) -> str:
         """The protocol's name."""
         return str(self.result["protocol"])
+
+    @property
+    def left_out(self) -> str:
+        """In words, how many files could not be read and were skipped; empty if there were none."""
+        found = self.result.get("unreadable") or ()
+        return f"{len(found)} file(s) could not be read and were left out, see result.json" if found else ""
 
     @property
     def title(self) -> str:
@@ -364,10 +370,11 @@ class Run:
         return mean(self.iou(-1, name) for name in names)
 
 
-def scored_lines(runs: Iterable[Run]) -> list[str]:
+def scored_lines(runs: Sequence[Run]) -> list[str]:
     """What was scored in these runs: one line if it is the same for all, else one per convention with its runs."""
     methods: dict[str, list[str]] = {}
     for run in runs:
         names = methods.setdefault(run.scored, [])
         names += [run.label] if run.label not in names else []
-    return list(methods) if len(methods) < 2 else [f"{', '.join(names)}: {line}" for line, names in methods.items()]
+    lines = list(methods) if len(methods) < 2 else [f"{', '.join(names)}: {line}" for line, names in methods.items()]
+    return lines + [f"{run.label}, seed {run.seed}: {run.left_out}" for run in runs if run.left_out]

@@ -1,4 +1,5 @@
 import warnings
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from incseg.colours import DISTINCT
 from incseg.datasets import dataset_entry
 from incseg.datasets.check import examine, varied_images
 from incseg.fonts import font_for
+from incseg.images import read_mask
 from incseg.report.dataset_check import picture_sheet
 from samples import stripes, write_cityscapes, write_folder
 
@@ -167,3 +169,28 @@ def test_bad_input_gets_one_sentence(arguments: list[str], message: str, capsys:
     error = capsys.readouterr().err.strip()
     assert message in error
     assert "\n" not in error
+
+
+def change_ids_silently(path: Path) -> None:
+    """Change a pixel as a flipped bit sometimes does: it decodes without an error, and only the checksum is wrong."""
+    data, ids = path.read_bytes(), read_mask(path)
+    start = data.index(b"IDAT")
+    end = start + 4 + int.from_bytes(data[start - 4 : start])
+    rows = bytearray(zlib.decompress(data[start + 4 : end]))
+    rows[-1] ^= 1
+    packed = zlib.compress(rows)
+    path.write_bytes(data[: start - 4] + len(packed).to_bytes(4) + b"IDAT" + packed + data[end:])
+    assert (read_mask(path) != ids).any()
+
+
+def test_a_full_check_finds_what_decoding_does_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = write_folder(tmp_path / "data", train=4, val=2)
+    path = root / "masks" / "001.png"
+    change_ids_silently(path)
+    check = ["data", "check", "folder", "--data-root", str(root), "--out", str(tmp_path / "sheet.png")]
+    assert cli.main(check) == 0
+    capsys.readouterr()
+    assert cli.main([*check, "--full"]) == 2
+    said = capsys.readouterr()
+    assert f"the mask {path} cannot be read" in "".join(said.out.split("\n"))
+    assert "1 problem(s), named above" in said.err

@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -130,3 +132,21 @@ def test_bad_requests_get_one_sentence(
     assert run("export", tiny_run, "--out", tmp_path / "model.onnx") == 2
     assert "needs onnxscript: pip install 'incseg[export]'" in capsys.readouterr().err
     assert not (tmp_path / "model.onnx").exists()
+
+
+@pytest.mark.parametrize("kind", ["onnx", "pt2"])
+def test_a_full_disk_is_not_blamed_on_the_network(
+    kind: str, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object) -> None:
+        try:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise RuntimeError("the writer failed") from error
+
+    monkeypatch.setattr(exporting, f"_write_{kind}", fails)
+    assert run("export", tiny_run, "--out", tmp_path / f"x.{kind}") == 1
+    said = capsys.readouterr().err
+    assert f"x.{kind}: No space left on device; free some space there" in said.replace("\n", "")
+    assert "cannot be exported" not in said
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == []

@@ -1,9 +1,15 @@
+import io
+import json
 import shutil
 import socket
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -14,6 +20,7 @@ from command_line import run
 from incseg.deploy import serve as serving
 from incseg.deploy.model import Model
 from incseg.deploy.serve import ModelViewer, build_app, serve
+from incseg.deploy.visitors import Visitors
 from incseg.engine.checkpoint import FinishedStep
 from incseg.errors import InputError
 from incseg.run_folder import RunFolder
@@ -112,17 +119,12 @@ def test_the_table_has_a_column_per_step_and_dashes_for_what_is_not_known_yet(
     assert "<td>–</td><td>" in row
 
 
-def test_images_too_large_for_a_page_are_refused(viewer: ModelViewer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "MOST_PIXELS", 100)
-    with pytest.raises(InputError, match="this image is 20×20"):
-        viewer.predict(Image.new("RGB", (20, 20)))
-
-
 @pytest.fixture
 def page(tiny_run: Path) -> Iterator[Any]:
     app = serve([tiny_run], "127.0.0.1", None, "cpu", block=False)
     yield app
     app.close()
+    app.visitors.close()
 
 
 @needs_gradio
@@ -208,9 +210,88 @@ def test_bad_requests_get_one_sentence(
     assert "there is no model" in capsys.readouterr().err
     monkeypatch.setattr(serving, "find_spec", lambda _: None)
     with pytest.raises(InputError, match=r"pip install 'incseg\[serve\]'"):
-        build_app(ModelViewer({}))
+        build_app(ModelViewer({}), Visitors())
 
 
 @pytest.mark.parametrize(("host", "warns"), [("127.0.0.1", False), ("localhost", False), ("0.0.0.0", True)])
 def test_a_public_address_comes_with_a_warning(host: str, warns: bool) -> None:
     assert ("no password" in serving._warning(host)) == warns
+
+
+def ask(address: str, picture: bytes) -> str:
+    """Upload a picture and ask for its areas, as the page does; what the server says at last, whatever that is."""
+    body = b'--x\r\nContent-Disposition: form-data; name="files"; filename="x.png"\r\n\r\n' + picture + b"\r\n--x--\r\n"
+    multipart = {"Content-Type": "multipart/form-data; boundary=x"}
+    upload = urllib.request.Request(f"{address}gradio_api/upload", body, multipart)
+    with urllib.request.urlopen(upload, timeout=30) as answer:
+        (path,) = json.loads(answer.read())
+    return look(address, path)
+
+
+def look(address: str, path: str) -> str:
+    data = {"data": [{"path": path, "meta": {"_type": "gradio.FileData"}}]}
+    call = urllib.request.Request(
+        f"{address}gradio_api/call/look", json.dumps(data).encode(), {"Content-Type": "application/json"}
+    )
+    try:
+        with urllib.request.urlopen(call, timeout=30) as answer:
+            event = json.loads(answer.read())["event_id"]
+        with urllib.request.urlopen(f"{address}gradio_api/call/look/{event}", timeout=30) as answer:
+            return str(answer.read().decode())
+    except urllib.error.HTTPError as error:
+        return str(error.read().decode())
+
+
+@needs_gradio
+def test_fifty_clients_at_once_get_an_answer_or_a_refusal_and_leave_nothing(page: Any, noise: Image.Image) -> None:
+    page.visitors.per_minute = 10
+    buffer = io.BytesIO()
+    noise.save(buffer, "PNG")
+    with ThreadPoolExecutor(50) as clients:
+        said = list(clients.map(lambda _: ask(page.local_url, buffer.getvalue()), range(50)))
+    answered = [text for text in said if "event: complete" in text and "disc" in text]
+    refused = [text for text in said if "at most 10 images a minute" in text or "full" in text.lower()]
+    assert len(answered) + len(refused) == 50, [text for text in said if text not in answered + refused][:3]
+    assert answered
+    assert refused
+    page.visitors.kept = 0
+    page.visitors.clear()
+    assert [path for path in page.visitors.folder.rglob("*") if path.is_file()] == []
+    page.visitors.close()
+    assert not page.visitors.folder.exists()
+
+
+@needs_gradio
+def test_what_a_client_may_not_send_is_refused_in_a_sentence(page: Any, tmp_path: Path, noise: Image.Image) -> None:
+    page.visitors.most_pixels = 1000
+    buffer = io.BytesIO()
+    noise.save(buffer, "PNG")
+    assert "this image is 80" in ask(page.local_url, buffer.getvalue())
+    noise.convert("P").save(gif := io.BytesIO(), "GIF")
+    assert "is not an image, or of a kind" in ask(page.local_url, gif.getvalue())
+    noise.save(tmp_path / "secret.png")
+    assert "disc" not in look(page.local_url, str(tmp_path / "secret.png"))
+
+
+def test_limits_of_rate_time_size_and_place(tmp_path: Path) -> None:
+    visitors, go_on = Visitors(per_minute=2, seconds=0.01), Event()
+    for address in ("a", "a", "b"):
+        visitors.admit(address)
+    with pytest.raises(InputError, match="at most 2 images a minute"):
+        visitors.admit("a")
+    with pytest.raises(InputError, match=r"longer than 0\.01 seconds"):
+        visitors.in_time(go_on.wait)
+    go_on.set()
+    visitors.seconds = 60
+    assert visitors.in_time(lambda: 3) == 3
+    with pytest.raises(InputError, match="this image is 6000×5000: this page takes at most 25 million pixels"):
+        visitors.check_size(Image.new("1", (6000, 5000)))
+    with pytest.raises(InputError, match="not paths"):
+        visitors.check_upload(tmp_path / "x.png")
+    with pytest.raises(InputError, match="not paths"):
+        visitors.check_upload(visitors.folder / ".." / "x.png")
+    (visitors.folder / "kept").touch()
+    visitors.clear()
+    assert (visitors.folder / "kept").exists()
+    visitors.close()
+    assert not visitors.folder.exists()

@@ -1,10 +1,13 @@
 """Data that changed since a run began is refused with what changed."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from command_line import run
 from incseg.config import DataConfig
 from incseg.curriculum import build_curriculum
 from incseg.engine.fingerprint import check_data, fingerprint, record_data
@@ -77,3 +80,28 @@ def test_a_change_is_named(change: Callable[[Path], None], said: str, tmp_path: 
     check_data(folder, after, accept=True)
     record_data(folder, after)
     check_data(folder, after, accept=False)
+
+
+def test_contents_recorded_by_a_full_check_decide(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "data", train=6, val=3)
+    folder, mask = RunFolder(tmp_path / "run"), root / "masks" / "003.png"
+    check = ("data", "check", "folder", "--data-root", root, "--out", tmp_path / "sheet.png", "--full")
+
+    def here() -> dict[str, Any]:
+        return fingerprint(build_curriculum(Protocol.parse("folder/2-2/overlapped"), DataConfig(root=root)), root)
+
+    assert run(*check) == 0
+    record_data(folder, here())
+    os.utime(mask, (1, 1))
+    with pytest.raises(InputError, match=r"masks/003.png is changed"):  # its content is not known any more
+        check_data(folder, here(), accept=False)
+    assert run(*check) == 0
+    check_data(folder, here(), accept=False)  # it is the same
+    facts, data = mask.stat(), bytearray(mask.read_bytes())
+    data[data.index(b"IEND") - 5] ^= 1  # the same size and time, another content
+    mask.write_bytes(data)
+    os.utime(mask, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    check_data(folder, here(), accept=False)  # nobody has looked
+    assert run(*check) == 2
+    with pytest.raises(InputError, match=r"masks/003.png is changed"):
+        check_data(folder, here(), accept=False)

@@ -72,6 +72,7 @@ def check(
     out: OptionalPath = None,
     from_: FormatName = DEFAULT.data.format,
     unlabelled: Unlabelled = DEFAULT.data.unlabelled,
+    full: bool = False,
 ) -> None:
     """Read every image and mask of a dataset: what is there, what is wrong, how frequent each class is.
 
@@ -86,6 +87,8 @@ def check(
         out: the sheet of sample images (default: runs/NAME-check.png).
         from_: format of a folder of your own, as for 'incseg data convert'.
         unlabelled: how pixels that no annotation covers are read from such a format.
+        full: also compare the checksums inside files that have them (PNG), which finds a flipped bit that decoding does
+            not, and record the content of every file, so that a run that resumes can tell whether it has changed.
     """
     refuse_unknown_dataset(name)
 
@@ -97,6 +100,7 @@ def check(
     source = entry.read(data_root, DataConfig(format=from_, unlabelled=unlabelled))
 
     from incseg.datasets.check import KINDS, examine  # only now: PyTorch takes seconds, a refusal above should not
+    from incseg.datasets.contents import record
     from incseg.datasets.doubts import doubts, nothing_labelled
     from incseg.report import dataset_check as dataset
 
@@ -105,12 +109,16 @@ def check(
     found = {}
     for title, part in (("training", source.train), ("validation", source.val)):
         with progress_of(f"reading {title} images", Console(stderr=True)) as advance:
-            found[title] = examine(part, source.classes, advance)
+            found[title] = examine(part, source.classes, advance, full=full)
     console.show(dataset.frequencies(source.classes, found))
     console.show(dataset.overview(name, found, entry.published_images))
     with replacing(sheet) as temporary:
         dataset.picture_sheet(source, found, entry.colours).savefig(temporary, format="png")
     console.say(f"pictures: {sheet}")
+    if full and data_root is not None:
+        contents = {path: content for findings in found.values() for path, content in findings.contents.items()}
+        record(data_root, contents)
+        console.say(f"contents of {len(contents)} files recorded; runs on {data_root} compare them when they resume")
     for sentence in doubts(entry, source.classes, found):
         console.say(f"worth a look: {sentence}")
     problems = [sentence for findings in found.values() for kind in KINDS for sentence in findings.problems[kind]]

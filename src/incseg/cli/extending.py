@@ -19,7 +19,15 @@ if TYPE_CHECKING:  # PyTorch is loaded where it is needed
 
 
 @takes_settings(
-    "data.crop_size", "data.longest_side", "data.workers", "data.void", "data.sampling", "optim.", "engine."
+    "data.crop_size",
+    "data.longest_side",
+    "data.workers",
+    "data.void",
+    "data.sampling",
+    "data.on_error",
+    "data.changed",
+    "optim.",
+    "engine.",
 )
 def extend(
     model: ModelPath,

@@ -8,7 +8,7 @@ import tyro
 
 from incseg.cli.arguments import DEFAULT, Names, OptionalFile, OptionalFolder, OptionalStep, takes_settings
 from incseg.cli.early import refuse_missing_data, refuse_unknown_method
-from incseg.config import SCORING, Layer, load_recipe, merge, recipe_names
+from incseg.config import RESCORING, Layer, load_recipe, merge, recipe_names
 from incseg.console import Console, is_rank_zero
 from incseg.errors import InputError
 from incseg.files import replacing, usable_file
@@ -100,7 +100,7 @@ def train(
         show_runs([folder], folder / "report.html", console)
 
 
-@takes_settings(*SCORING)
+@takes_settings(*RESCORING)
 def evaluate(
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|MODEL")],
     data: OptionalFolder = None,

@@ -1,6 +1,6 @@
 """The configuration of a run: validated, layered from recipes, and written beside the result."""
 
-from incseg.config.compare import SCORING, differing_setting, flat_settings
+from incseg.config.compare import RESCORING, SCORING, differing_setting, flat_settings
 from incseg.config.recipes import (
     Layer,
     from_yaml,
@@ -30,6 +30,7 @@ from incseg.config.settings import (
 )
 
 __all__ = [
+    "RESCORING",
     "SCORING",
     "DataConfig",
     "EngineConfig",

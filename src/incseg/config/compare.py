@@ -8,9 +8,13 @@ from incseg.config.settings import DataConfig, EngineConfig, RunConfig
 # Settings that only decide how a trained model is scored: "incseg eval" can choose them anew.
 SCORING = {f"data.{name}" for name in DataConfig.SCORING}
 
+# What "incseg eval" takes.
+RESCORING = SCORING | {"data.on_error"}
+
 # Settings that do not change the result: where the data is, and how the machine works. The precision does change it.
 RUNTIME_ONLY = {
-    "data.root", "data.workers", "data.changed", *(f"engine.{n}" for n in EngineConfig.model_fields if n != "precision")
+    "data.root", "data.workers", "data.changed", "data.on_error",
+    *(f"engine.{name}" for name in EngineConfig.model_fields if name != "precision"),
 }  # fmt: skip
 
 

@@ -104,6 +104,10 @@ class DataConfig(Section):
     changed: Literal["refuse", "accept"] = "refuse"
     """Whether a run may resume when its data has changed since it began: other images, masks, classes or folder."""
 
+    on_error: Literal["stop", "skip"] = "stop"
+    """What to do about an image or mask that cannot be read: stop and name it, or skip it: take the next one of the
+    step in its place in training, leave it out in scoring, and list it in the result."""
+
     known: tuple[str, ...] | None = None
     """The classes that a given model already knows, background first; 'incseg extend' sets it."""
     validation: Path | None = None

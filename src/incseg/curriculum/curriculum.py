@@ -9,7 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from incseg.config import DataConfig
-from incseg.datasets import Source, Split
+from incseg.datasets import ReportProgress, Source, Split
+from incseg.datasets.scan import class_presence
+from incseg.errors import refuse
 from incseg.loading import ClassPictures, KeptImages, ScoredImages, TrainingImages, TrainingTransform
 from incseg.loading.reduced import reduced
 from incseg.protocol import Protocol, Step
@@ -28,11 +30,23 @@ class Curriculum(ABC):
     """Per step, the training images it learns from, as indices into ``source.train``."""
     remarks: Sequence[str] = ()
     """What a person should know of the data, in one line each."""
+    unreadable: list[str]
+    """A sentence for each file that could not be read when masks were scanned, where settings say to skip it."""
 
     @property
     def learnt_from(self) -> Split:
         """The training images as the network is to see them: large ones reduced, if the settings say so."""
         return reduced(self.source.train, self.data.longest_side)
+
+    def _presence_in(
+        self, split: Split, classes: Sequence[str], report_progress: ReportProgress | None
+    ) -> list[frozenset[int]]:
+        """The class ids in each mask of a split; a file that cannot be read is refused or skipped."""
+        found: dict[str, None] = {}
+        note = refuse if self.data.on_error == "stop" else found.setdefault
+        presence = class_presence(split, classes, report_progress=report_progress, note=note)
+        self.unreadable += sorted(found.keys() - {*self.unreadable})
+        return presence
 
     @abstractmethod
     def training_images(self, step: Step, crop_size: int, *, keep_old: bool = False) -> TrainingImages:

@@ -12,7 +12,6 @@ from incseg.config import DataConfig
 from incseg.curriculum.curriculum import Curriculum
 from incseg.curriculum.rules import images_showing_most, sampling_weights, training_table
 from incseg.datasets import ReportProgress, Source, Split, open_source
-from incseg.datasets.scan import class_presence
 from incseg.datasets.source import plain
 from incseg.errors import InputError, closest
 from incseg.loading import ScoredImages, TrainingImages, TrainingTransform
@@ -48,7 +47,8 @@ class Extension(Curriculum):
         self._channels = self._by_name(source.classes)
         labelled_old = tuple(channel for channel in self._channels if channel in extended.old)
         self.steps = [given, replace(extended, labelled_old=labelled_old)]
-        self._presence = class_presence(source.train, source.classes, report_progress=report_progress)
+        self.unreadable = []
+        self._presence = self._presence_in(source.train, source.classes, report_progress)
         self._require_every_class()
         self._scored = [LabelledSplit(source.val, source.classes, self._channels)]
         if validation is not None:
@@ -88,7 +88,7 @@ class Extension(Curriculum):
     def pictured_images(self, step: Step, number: int) -> tuple[list[str], ScoredImages]:
         """Of the second folder if there is one, since it may label old classes too; else of the folder itself."""
         scored = next((scored for scored in self._scored if len(scored.split)), self._scored[-1])
-        indices = images_showing_most(class_presence(scored.split, scored.classes), number)
+        indices = images_showing_most(self._presence_in(scored.split, scored.classes, None), number)
         return [scored.split.ids[index] for index in indices], self._scored_images(scored, indices, step)
 
     def splits(self) -> dict[str, Split]:
@@ -131,7 +131,7 @@ class Extension(Curriculum):
         """Check the masks before training, for which there must be something to be scored on; the scan is cached."""
         shown: set[int] = set()
         for split, classes, channels in self._scored:
-            for ids in class_presence(split, classes, report_progress=report_progress):
+            for ids in self._presence_in(split, classes, report_progress):
                 shown |= {channels[dataset_id] for dataset_id in ids if dataset_id < len(channels)}
         if self.data.validation is not None and not any(len(scored.split) for scored in self._scored[:-1]):
             raise InputError(f"--validation {self.data.validation} has an empty val.txt: it lists no image to score.")

@@ -19,12 +19,12 @@ from incseg.curriculum.rules import (
     training_table,
 )
 from incseg.datasets import ReportProgress, Source, dataset_entry, open_source
-from incseg.datasets.scan import class_presence
 from incseg.datasets.source import BACKGROUND_NAMES, plain
 from incseg.errors import InputError
 from incseg.loading import CentreCrop, ScoredImages, TrainingImages, TrainingTransform
 from incseg.protocol import Protocol, Setting, Step, class_order
 
+NAMED = 20  # files that cannot be read, one by one
 MASKS_PER_LINE = 2000  # read between two lines of a progress report
 
 
@@ -49,18 +49,22 @@ def build_curriculum(
     for note in source.notes:
         say(note)
     if data.known is not None:
-        extension = Extension(source, data, report_progress)
-        for remark in extension.remarks:
-            say(remark)
-        return extension
+        return _introduced(Extension(source, data, report_progress), say)
     shortfall = dataset_entry(protocol.dataset).shortfall(source)
     if shortfall:
         say(shortfall)
     if plain(source.classes[0]) not in BACKGROUND_NAMES:
         say(f"'{source.classes[0]}', the first class of {source.name}, is taken for the background (id 0).")
-    curriculum = ProtocolCurriculum(source, protocol, data, report_progress)
+    return _introduced(ProtocolCurriculum(source, protocol, data, report_progress), say)
+
+
+def _introduced(curriculum: Curriculum, say: Callable[[str], None]) -> Curriculum:
     for remark in curriculum.remarks:
         say(remark)
+    for sentence in curriculum.unreadable[:NAMED]:
+        say(f"left out: {sentence}")
+    if len(curriculum.unreadable) > NAMED:
+        say(f"left out: {len(curriculum.unreadable) - NAMED} more, see result.json")
     return curriculum
 
 
@@ -78,8 +82,9 @@ class ProtocolCurriculum(Curriculum):
         self.order = class_order(source.classes, data.class_order, source.orders)
         self.steps = protocol.steps(len(source.classes) - 1)
         self.classes = tuple(source.classes[dataset_id] for dataset_id in self.order)
-        self._train_presence = class_presence(source.train, source.classes, report_progress=report_progress)
-        self._val_presence = class_presence(source.val, source.classes, report_progress=report_progress)
+        self.unreadable = []
+        self._train_presence = self._presence_in(source.train, source.classes, report_progress)
+        self._val_presence = self._presence_in(source.val, source.classes, report_progress)
         self.remarks: list[str] = []
         self.indices = self._by_rule() if data.splits is None else self._listed(data.splits)
         self.remarks += filter(None, [self._beside_published()])

@@ -3,11 +3,13 @@
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from incseg.datasets.contents import contents_of
 from incseg.datasets.scan import in_threads, mask_ids, refuse_unknown
 from incseg.datasets.source import ReportProgress, Split
 from incseg.errors import InputError
@@ -16,7 +18,7 @@ from incseg.protocol import IGNORE
 Counts = NDArray[np.int64]
 Key = TypeVar("Key", bound=Hashable)
 # Kinds of problems, in the order in which a pair of files is checked; the first one found ends the check of that pair.
-KINDS = ("missing files", "unreadable images", "unusable masks", "unknown ids")
+KINDS = ("missing files", "damaged files", "unreadable images", "unusable masks", "unknown ids")
 
 BETWEEN = 0.9  # the share of a class's pixels from which on it is taken for a product of interpolation
 INTERPOLATED = (
@@ -43,6 +45,8 @@ class Findings:
     """Image without problems → the ids it shows."""
     refused: dict[int, str] = field(default_factory=dict)
     """Image with a problem → its kind."""
+    contents: dict[str, str] = field(default_factory=dict)
+    """Of a full check, the contents of every file; see :mod:`incseg.datasets.contents`."""
 
 
 class Look(NamedTuple):
@@ -52,10 +56,13 @@ class Look(NamedTuple):
     sentence: str = ""
     pixels: Counts = _zeros()
     between: Counts = _zeros()
+    contents: Mapping[str, str] = MappingProxyType({})
 
 
-def examine(split: Split, classes: Sequence[str], report_progress: ReportProgress | None = None) -> Findings:
-    """Decode every image and mask of a split completely."""
+def examine(
+    split: Split, classes: Sequence[str], report_progress: ReportProgress | None = None, *, full: bool = False
+) -> Findings:
+    """Decode every image and mask of a split completely; ``full``: compare files' own checksums, and note contents."""
     missing = set(split.missing())
     findings = Findings(len(split))
     findings.problems["missing files"] = [f"{path} is missing." for path in sorted(missing)]
@@ -63,9 +70,11 @@ def examine(split: Split, classes: Sequence[str], report_progress: ReportProgres
     def look(index: int) -> Look:
         if missing.intersection(split.files(index)):
             return Look("missing files")
-        return _look(split, index, classes)
+        seen = _look(split, index, classes, full)
+        return seen._replace(contents=contents_of(split.files(index))) if full else seen
 
     for index, seen in enumerate(in_threads(look, len(split), report_progress)):
+        findings.contents |= seen.contents
         if seen.kind:
             findings.refused[index] = seen.kind
             findings.problems[seen.kind] += [seen.sentence] if seen.sentence else []
@@ -77,9 +86,12 @@ def examine(split: Split, classes: Sequence[str], report_progress: ReportProgres
     return findings
 
 
-def _look(split: Split, index: int, classes: Sequence[str]) -> Look:
-    kind, hint = "unreadable images", ""
+def _look(split: Split, index: int, classes: Sequence[str], full: bool) -> Look:
+    kind, hint = "damaged files", ""
     try:
+        if full:
+            split.require_intact(index)
+        kind = "unreadable images"
         split.image(index)
         kind = "unusable masks"
         mask = mask_ids(split, index)

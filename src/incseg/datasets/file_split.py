@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from incseg.datasets.source import Split
 from incseg.errors import InputError
-from incseg.images import ClassIds, check_image, image_shape, read_image, read_mask
+from incseg.images import ClassIds, check_image, image_shape, read_image, read_mask, require_intact
 
 NOT_LISTED = -1  # in a table: no class has this value
 
@@ -75,6 +75,11 @@ class FileSplit(Split):
     def check(self, index: int) -> None:
         """The image must be complete."""
         check_image(self.images[index])
+
+    def require_intact(self, index: int) -> None:
+        """Both the image and the mask."""
+        require_intact(self.images[index], "image")
+        require_intact(self.masks[index], "mask")
 
     def files(self, index: int) -> tuple[Path, Path]:
         """The image and its mask."""

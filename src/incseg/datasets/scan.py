@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from incseg.checksums import sealed, unsealed
 from incseg.datasets.source import BACKGROUND_NAMES, ReportProgress, Split, plain
-from incseg.errors import DamagedError, InputError
+from incseg.errors import DamagedError, InputError, Note, refuse
 from incseg.files import replacing
 from incseg.protocol import IGNORE
 
@@ -24,19 +24,23 @@ CACHE_FORMAT = 3  # raise it whenever the content of a cache file, or what a sca
 
 
 def class_presence(
-    split: Split, classes: Sequence[str], cache: Path | None = None, report_progress: ReportProgress | None = None
+    split: Split,
+    classes: Sequence[str],
+    cache: Path | None = None,
+    report_progress: ReportProgress | None = None,
+    note: Note = refuse,
 ) -> list[frozenset[int]]:
     """The dataset's class ids in each mask, without the ignored 255.
 
     A mask with an id that ``classes`` does not have is refused, with the file's name. The result is kept below
     ``cache`` (the user's cache folder by default), named after a fingerprint of the files, so that only the first scan
-    of a dataset reads them all.
+    of a dataset reads them all. A file that cannot be read is refused, or left to ``note``, and then shows no class.
     """
     cached = _cache_file(split, cache)
     found = None if cached is None else _read_cache(cached)
     if found is None:
-        found = _scan(split, report_progress)
-        if cached is not None:
+        found, is_complete = _scan(split, report_progress, note)
+        if cached is not None and is_complete:
             _write_cache(cached, found)
     for index, ids in enumerate(found):
         refuse_unknown(split, index, ids, classes)
@@ -79,12 +83,20 @@ def in_threads(
             yield result
 
 
-def _scan(split: Split, report_progress: ReportProgress | None) -> list[frozenset[int]]:
-    def ids_of(index: int) -> frozenset[int]:
-        split.check(index)
-        return frozenset(np.flatnonzero(pixel_counts(split, index)).tolist()) - {IGNORE}
+def _scan(split: Split, report_progress: ReportProgress | None, note: Note) -> tuple[list[frozenset[int]], bool]:
+    """The ids in each mask, and whether every file could be read."""
+    unreadable: list[int] = []
 
-    return list(in_threads(ids_of, len(split), report_progress))
+    def ids_of(index: int) -> frozenset[int]:
+        try:
+            split.check(index)
+            return frozenset(np.flatnonzero(pixel_counts(split, index)).tolist()) - {IGNORE}
+        except InputError as error:
+            note(str(error))
+            unreadable.append(index)
+            return frozenset()
+
+    return list(in_threads(ids_of, len(split), report_progress)), not unreadable
 
 
 def _read_cache(path: Path) -> list[frozenset[int]] | None:

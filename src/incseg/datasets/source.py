@@ -58,6 +58,9 @@ class Split(ABC):
     def check(self, index: int) -> None:  # noqa: B027 - a split without files needs no check
         """Refuse an image file that is missing or cut off, if possible without decoding it."""
 
+    def require_intact(self, index: int) -> None:  # noqa: B027 - a split without files has nothing to compare
+        """Refuse an image or mask file whose own checksums do not hold."""
+
     def files(self, index: int) -> tuple[Path, ...]:  # noqa: ARG002 - not every split has any
         """The files of an image and its mask."""
         return ()

@@ -1,6 +1,7 @@
 """``incseg export``: write a model for other runtimes, and keep the file only if its outputs match PyTorch's."""
 
 import copy
+import io
 import json
 import logging
 import textwrap
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 from incseg.deploy.model import Model
 from incseg.errors import IncompleteError, InputError
-from incseg.files import replacing, usable_file
+from incseg.files import machine_error_behind, replacing, usable_file
 from incseg.models import Segmenter
 from incseg.seeding import seed_from
 
@@ -68,6 +69,8 @@ def export(model: Model, out: Path, kind: Format | None = None) -> float:
         except (InputError, KeyboardInterrupt):
             raise
         except Exception as error:  # exporters raise errors of many types
+            if cause := machine_error_behind(error):  # of a full disk they only say that writing failed
+                raise OSError(cause.errno, cause.strerror, str(out)) from error
             raise IncompleteError(
                 f"this network cannot be exported to {kind} ({_reason(error)}); no file was written."
             ) from error
@@ -136,8 +139,9 @@ def _write_pt2(network: ExportedNetwork, path: Path, metadata: dict[str, str]) -
     # Guards repeat properties of the example (is a dimension 1, is padding needed) and would refuse other sizes, though
     # the recorded operations are the same for all sizes; _largest_difference checks that they are.
     program._guards_code = []
-    with path.open("wb") as file:
-        torch.export.save(program, file, extra_files={f"{key}.json": text for key, text in metadata.items()})
+    buffer = io.BytesIO()  # PyTorch's writer ends the whole process where a disk turns out to be full
+    torch.export.save(program, buffer, extra_files={f"{key}.json": text for key, text in metadata.items()})
+    path.write_bytes(buffer.getbuffer())
     with path.open("rb") as written:
         loaded = torch.export.load(written).module()
 

@@ -4,6 +4,7 @@ import hashlib
 import html
 import ipaddress
 import os
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,11 +21,11 @@ from incseg.colours import DISTINCT, Colours, palette
 from incseg.console import Console
 from incseg.deploy.model import Model, open_model
 from incseg.deploy.prediction import Prediction, magnified, percentage
+from incseg.deploy.visitors import Visitors
 from incseg.errors import InputError
 from incseg.images import read_image
 from incseg.run_folder import RunFolder, model_file
 
-MOST_PIXELS = 25_000_000  # of an uploaded image: anyone who can reach the page may upload one
 LARGEST_FILE = "20mb"
 BUTTONS: list[Any] = ["download", "fullscreen"]  # gradio's third button would publish the image
 STYLE = """
@@ -113,11 +114,6 @@ class ModelViewer:
         """Segment an image with every model; an id means the same class in all predictions."""
         if image is None:
             return {}
-        if image.width * image.height > MOST_PIXELS:
-            raise InputError(
-                f"this image is {image.width}×{image.height}: this page takes at most {MOST_PIXELS // 1_000_000} "
-                "million pixels; use 'incseg predict' for larger images."
-            )
         with explained_uploads():
             pixels = read_image(image)
         classes, predictions = self.classes, {}
@@ -183,19 +179,21 @@ class LiveViewer:
             return self._viewer
 
 
-def build_app(viewer: ModelViewer) -> Any:
+def build_app(viewer: ModelViewer, visitors: Visitors) -> Any:  # noqa: PLR0915 - a page, top to bottom
     """The page: an image and the classes to show above, the predictions of two models side by side below."""
     if find_spec("gradio") is None:
         raise InputError("incseg serve needs gradio: pip install 'incseg[serve]'.")
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before gradio is imported, so that it sends nothing
+    os.environ["GRADIO_TEMP_DIR"] = str(visitors.folder)  # read when components are made
     import gradio  # noqa: PLC0415 - an extra
 
     live, columns = LiveViewer(viewer), min(2, len(viewer.models))
 
-    def predict(image: Image.Image | None) -> tuple[Predictions, str]:
+    def predict(image: Image.Image | None, request: gradio.Request) -> tuple[Predictions, str]:
         current = live.now()
         try:
-            predictions = current.predict(image)
+            visitors.admit(request.client.host if request.client else "")
+            predictions = visitors.in_time(lambda: current.predict(image))
         except InputError as error:
             raise gradio.Error(str(error)) from None
         return predictions, current.area_table(predictions)
@@ -203,6 +201,8 @@ def build_app(viewer: ModelViewer) -> Any:
     def receive(payload: Any) -> Any:
         try:
             with explained_uploads():
+                if payload is not None:
+                    visitors.check_upload(Path(payload.path or ""))
                 return as_usual(payload)
         except InputError as error:
             raise gradio.Error(str(error)) from None
@@ -253,8 +253,9 @@ def build_app(viewer: ModelViewer) -> Any:
 
 def serve(models: Sequence[Path], host: str, port: int | None, device: str = "auto", *, block: bool = True) -> Any:
     """Open the page at ``host`` and ``port`` (the first free one from 7860 if None); returns gradio's app."""
-    viewer = ModelViewer.load(models, device)
-    app = build_app(viewer)
+    viewer, visitors = ModelViewer.load(models, device), Visitors()
+    app = build_app(viewer, visitors).queue(max_size=visitors.waiting)
+    app.visitors = visitors
     import gradio  # noqa: PLC0415 - an extra
 
     theme = gradio.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
@@ -278,7 +279,11 @@ def serve(models: Sequence[Path], host: str, port: int | None, device: str = "au
         Console().say(f"{name} equals a model named before it and is shown once.")
     Console().say(f"open {app.local_url} in a browser; stop with Ctrl+C.{_warning(host)}")
     if block:
-        app.block_thread()
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing is left behind
+        try:
+            app.block_thread()
+        finally:
+            visitors.close()
     return app
 
 

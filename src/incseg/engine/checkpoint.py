@@ -2,7 +2,7 @@
 
 import errno
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from incseg.checksums import FORMAT
 from incseg.errors import DamagedError
 from incseg.files import replacing, sync, sync_folder
 from incseg.models.tensor_file import read_tensors, write_tensors
+from incseg.result_shape import step_misfit
 from incseg.run_folder import RunFolder, read_json, write_json
 
 Memory = dict[str, Tensor]  # what the method remembers, by name
@@ -27,6 +28,8 @@ class Checkpoint:
     model: dict[str, Tensor]
     optimizer: dict[str, Any]
     memory: Memory
+    left_out: list[str] = field(default_factory=list)
+    """Images of the step that could not be read, if these are skipped."""
 
     def save(self, folder: RunFolder) -> None:
         """Add a checkpoint and keep the one before; a reader never sees half of one, nor one ahead of the log."""
@@ -81,6 +84,14 @@ class FinishedStep:
         folder.checkpoint.unlink(missing_ok=True)
         folder.checkpoint_before.unlink(missing_ok=True)
         sync_folder(folder.path)
+
+    @classmethod
+    def load_scored(cls, folder: RunFolder, index: int) -> "FinishedStep | None":
+        """A finished step, or None; refuses scores that are none of incseg's."""
+        finished = cls.load(folder, index)
+        if finished is not None and (wrong := step_misfit(finished.scores)):
+            raise DamagedError(f"{folder.scores(index)} is damaged: it does not hold the scores of a step ({wrong}).")
+        return finished
 
     @classmethod
     def load(cls, folder: RunFolder, index: int) -> "FinishedStep | None":

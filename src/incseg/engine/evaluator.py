@@ -15,6 +15,7 @@ from incseg.batch import Batch
 from incseg.colours import Colours
 from incseg.config import RunConfig
 from incseg.curriculum.curriculum import Curriculum
+from incseg.errors import InputError, Note, refuse
 from incseg.files import naming
 from incseg.images import index_image
 from incseg.loading.batches import ScoredImages, whole_loader
@@ -59,17 +60,18 @@ def score_step(
     device: torch.device,
     rank: int = 0,
     world_size: int = 1,
+    note: Note | None = None,
 ) -> Tensor:
     """(2, C, C) int64 confusion counts of this process's share of all images that a step is scored on.
 
     The first are of all images, the second of those that label every class known: only there is background what the
-    masks call background.
+    masks call background. An image that cannot be read is refused, or left to ``note`` and left out.
     """
     classes = step.num_classes
     total = torch.zeros(2, classes, classes, dtype=torch.int64, device=device)
     for images in curriculum.scored_images(step):
         batch_size = _batch_size(images, config.engine.score_batch_size)
-        loader = whole_loader(images, batch_size, loading_processes(config), rank, world_size)
+        loader = whole_loader(images, batch_size, loading_processes(config), rank, world_size, note)
         counts = score(segmenter, loader, images.counted_as(classes), device)
         total += torch.stack([counts, counts if images.labels_all(classes) else torch.zeros_like(counts)])
     return total
@@ -88,13 +90,22 @@ def loading_processes(config: RunConfig) -> int:
 
 
 def save_pictures(
-    segmenter: Segmenter, names: Sequence[str], images: ScoredImages, folder: Path, colours: Colours
+    segmenter: Segmenter,
+    names: Sequence[str],
+    images: ScoredImages,
+    folder: Path,
+    colours: Colours,
+    note: Note | None = None,
 ) -> None:
     """For each image: itself, its ground truth and the prediction, as ``NAME.{image.jpg,truth.png,prediction.png}``."""
     folder.mkdir(parents=True, exist_ok=True)
     segmenter.eval()
     for position, name in enumerate(names):
-        image, truth, _ = images[position]
+        try:
+            image, truth, _ = images[position]
+        except InputError as error:
+            (note or refuse)(str(error))
+            continue
         prediction = predict_ids(segmenter, image[None])[0].cpu()
         with naming(folder):
             Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / f"{name}.image.jpg", quality=92)
@@ -161,9 +172,15 @@ def _over_steps(entries: Sequence[Mapping[str, Any]], score: str) -> float | Non
 
 
 def run_result(
-    header: Mapping[str, Any], classes: Sequence[str], entries: Sequence[Mapping[str, Any]]
+    header: Mapping[str, Any],
+    classes: Sequence[str],
+    entries: Sequence[Mapping[str, Any]],
+    unreadable: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """The whole result: what was run, the scores of every step, their average and what was forgotten."""
+    """The whole result: what was run, the scores of every step, their average and what was forgotten.
+
+    ``unreadable`` says which files were left out, None where an unreadable file would have ended the run.
+    """
     history = [[nan_if_none(entry["iou"][name]) for name in classes if name in entry["iou"]] for entry in entries]
     forgotten = forgetting(history)
     return {
@@ -176,4 +193,5 @@ def run_result(
             "mean": none_if_nan(mean(forgotten[1:])),
             "classes": {classes[c]: none_if_nan(value) for c, value in enumerate(forgotten) if c > 0},
         },
+        **({} if unreadable is None else {"unreadable": list(unreadable)}),
     }

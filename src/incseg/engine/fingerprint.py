@@ -7,6 +7,7 @@ from typing import Any
 from incseg.checksums import checksum
 from incseg.curriculum.curriculum import Curriculum
 from incseg.datasets import Split
+from incseg.datasets.contents import Record, is_same, recorded, with_content
 from incseg.errors import InputError
 from incseg.run_folder import RunFolder, read_json, write_json
 
@@ -14,9 +15,12 @@ SHOWN = 3  # names of files in a sentence
 
 
 def fingerprint(curriculum: Curriculum, root: Path | None) -> dict[str, Any]:
-    """Folder, classes, names of the images, size and time of every file, and which images each step learns from."""
-    splits = curriculum.splits()
-    files = {name: seen for split in splits.values() for name, seen in _files(split, root).items()}
+    """Folder, classes, names of the images, size and time of every file, and which images each step learns from.
+
+    Where 'incseg data check --full' has recorded it, also the content of every file.
+    """
+    splits, known = curriculum.splits(), recorded(root)
+    files = {name: seen for split in splits.values() for name, seen in _files(split, root, known).items()}
     ids = curriculum.source.train.ids
     return {
         "root": None if root is None else str(root),
@@ -39,9 +43,13 @@ def check_data(folder: RunFolder, here: Mapping[str, Any], *, accept: bool) -> N
 
 
 def record_data(folder: RunFolder, here: Mapping[str, Any]) -> None:
-    """Write the fingerprint, if it is not there already."""
-    if not folder.data.exists() or read_json(folder.data) != here:
-        write_json(folder.data, here)
+    """Write the fingerprint, if it is not there already; contents once known are kept."""
+    before = read_json(folder.data) if folder.data.exists() else {}
+    there = before.get("files", {})
+    files = {name: max(there.get(name, ""), seen, key=len) for name, seen in here["files"].items()}
+    kept = {name: seen if is_same(seen, here["files"][name]) else here["files"][name] for name, seen in files.items()}
+    if before != (now := {**here, "files": kept}):
+        write_json(folder.data, now)
 
 
 def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
@@ -56,7 +64,7 @@ def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     for names, what in (
         (sorted(one.keys() - two.keys()), "gone"),
         (sorted(two.keys() - one.keys()), "new"),
-        ([name for name in two if name in one and one[name] != two[name]], "changed"),
+        ([name for name in two if name in one and not is_same(one[name], two[name])], "changed"),
     ):
         if names:
             return f"{_listed(names)} {'is' if len(names) == 1 else 'are'} {what}"
@@ -65,9 +73,9 @@ def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     return "" if there.get("steps") == here["steps"] else "the steps learn from other images"
 
 
-def _files(split: Split, root: Path | None) -> dict[str, str]:
+def _files(split: Split, root: Path | None, known: Record) -> dict[str, str]:
     paths = [path for index in range(len(split)) for path in split.files(index)]
-    return {_name(path, root): f"{(seen := path.stat()).st_size} {seen.st_mtime_ns}" for path in paths}
+    return {_name(path, root): with_content(path, known) for path in paths}
 
 
 def _name(path: Path, root: Path | None) -> str:

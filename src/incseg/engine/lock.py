@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 
 from incseg.errors import InputError
-from incseg.files import make_folder
+from incseg.files import make_folder, naming
 from incseg.run_folder import RunFolder
 
 HELD = (errno.EACCES, errno.EAGAIN)  # what the system answers when another process has the lock
@@ -61,8 +61,9 @@ def _locked(folder: RunFolder, say: Callable[[str], None]) -> int:
             say(f"{folder.path} cannot be locked ({error.strerror}): see to it that no other process writes there.")
             return os.open(os.devnull, os.O_RDONLY)
         if _is_current(descriptor, folder.lock):
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, json.dumps(_myself()).encode())
+            with naming(folder.lock):
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, json.dumps(_myself()).encode())
             return descriptor
         os.close(descriptor)  # its holder has just removed it
 

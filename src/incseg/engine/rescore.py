@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-from incseg.config import SCORING, Layer, RunConfig, from_yaml, merge, validate
+from incseg.config import RESCORING, Layer, RunConfig, from_yaml, merge, validate
+from incseg.console import Console
 from incseg.curriculum import build_curriculum
 from incseg.engine.assembly import LINEAGE, launch, run_header
 from incseg.engine.checkpoint import FinishedStep
 from incseg.engine.evaluator import number_scored, run_result, score_step, step_entry
+from incseg.engine.left_out import LeftOut, over_all
 from incseg.errors import InputError
 from incseg.models.storage import load_model
 from incseg.protocol import Protocol
@@ -25,12 +27,13 @@ def rescore(run: Path, data_root: Path | None = None, settings: Layer | None = N
 
 def _require_scoring(settings: Layer, config: RunConfig) -> None:
     """Refuse settings of the training, and any setting for an extension, which has one evaluation only."""
-    if settings and config.data.known is not None:
+    given = {f"{section}.{name}" for section, values in settings.items() for name in values}
+    if given - {"data.on_error"} and config.data.known is not None:
         raise InputError("an extension is scored in one way only, each class where it is labelled: give no settings.")
     for section, values in settings.items():
         for name in values:
-            if f"{section}.{name}" not in SCORING:
-                accepted = ", ".join(f"--{setting.replace('_', '-')}" for setting in sorted(SCORING))
+            if f"{section}.{name}" not in RESCORING:
+                accepted = ", ".join(f"--{setting.replace('_', '-')}" for setting in sorted(RESCORING))
                 raise InputError(
                     f"--{section}.{name.replace('_', '-')} belongs to the training, which is over: 'incseg eval' takes "
                     f"{accepted}."
@@ -41,18 +44,24 @@ def _rescore(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
     here = config.engine.model_copy(update={"accelerator": "auto", "devices": 1, "nodes": 1})
     fabric = launch(config.model_copy(update={"engine": here}))
     curriculum = build_curriculum(Protocol.parse(config.protocol), config.data)
-    entries = []
+    entries: list[dict[str, Any]] = []
+    skips = config.data.on_error == "skip"
     for step in curriculum.steps:
-        finished = FinishedStep.load(folder, step.index)
+        finished = FinishedStep.load_scored(folder, step.index)
         if finished is None:
             break
         segmenter, classes = load_model(folder.model(step.index), fabric.device)
-        confusion = score_step(segmenter, curriculum, step, config, fabric.device)
-        images, scored = finished.scores["training_images"], number_scored(curriculum, step)
-        entries.append(step_entry(step, classes, images, *confusion.cpu(), scored=scored))
+        left_out = LeftOut(skips, Console(stderr=True).say)
+        confusion = score_step(segmenter, curriculum, step, config, fabric.device, note=left_out.from_scoring)
+        images, scored = (
+            finished.scores.get("training_images", 0),
+            number_scored(curriculum, step) - len(left_out.scoring),
+        )
+        entries.append(step_entry(step, classes, images, *confusion.cpu(), scored=scored) | left_out.entry())
     if not entries:
         raise InputError(f"{folder.path} has no finished step to score.")
     known = curriculum.classes[: curriculum.steps[len(entries) - 1].num_classes]
     before = Run.read(folder.path).result if folder.result.is_file() else {}
     lineage = {name: before[name] for name in LINEAGE if name in before}
-    return run_result(run_header(config, fabric, lineage), known, entries)
+    unreadable = over_all(curriculum.unreadable, entries) if skips else None
+    return run_result(run_header(config, fabric, lineage), known, entries, unreadable)

@@ -26,6 +26,7 @@ from incseg.engine.evaluator import (
 )
 from incseg.engine.finite import UpdateGuard, given_up, skipped
 from incseg.engine.journal import Journal
+from incseg.engine.left_out import LeftOut, over_all
 from incseg.engine.optimizer import build_optimizer, freeze_norm, freeze_unused
 from incseg.engine.signals import StopRequests
 from incseg.loading import BatchAddresses, TrainingImages, TrainingSet, WholeImages, training_loader, whole_loader
@@ -96,23 +97,30 @@ class Trainer:
     """The steps the student has learnt so far; saved in every model."""
     stop: StopRequests = field(default_factory=StopRequests)
     """Whether the run was asked to stop before its end."""
+    left_out: LeftOut = field(default_factory=LeftOut)
+    """What could not be read in the step in training."""
 
     def run(self) -> dict[str, Any]:
         """Train and score every step that is not finished yet; return the result."""
         entries: list[dict[str, Any]] = []
         result: dict[str, Any] = {}
         for step in self.curriculum.steps:
-            finished = FinishedStep.load(self.folder, step.index)
+            finished = FinishedStep.load_scored(self.folder, step.index)
             entries.append(self._train_and_score(step) if finished is None else self._load_step(step, finished))
             if finished is not None and step.index == 0 and self.method.lacks_statistics:
                 entries[0] = self._conclude_first_step(step)
             elif step.index == 0 and self.first_step_copied:
                 self.journal.pass_on_score(0, entries[0]["miou"])
                 self.journal.show_pictures(0, self.folder.predictions(0))
-            result = run_result(self.header, self.curriculum.classes[: step.num_classes], entries)
+            unreadable = over_all(self.curriculum.unreadable, entries) if self._skips else None
+            result = run_result(self.header, self.curriculum.classes[: step.num_classes], entries, unreadable)
             if self.fabric.is_global_zero:
                 write_json(self.folder.result, result)
         return result
+
+    @property
+    def _skips(self) -> bool:
+        return self.config.data.on_error == "skip"
 
     def _load_step(self, step: Step, finished: FinishedStep) -> dict[str, Any]:
         """Load what an earlier process has finished."""
@@ -124,6 +132,7 @@ class Trainer:
 
     def _conclude_first_step(self, step: Step) -> dict[str, Any]:
         """Take the network of another run's step 0, and give it the head of this run's method."""
+        self.left_out = LeftOut(self._skips, self.journal.say)
         self.history = self.history[:-1]
         images = self._solve(step)
         if self.fabric.is_global_zero:
@@ -131,7 +140,7 @@ class Trainer:
         return self._finish(step, images)
 
     def _train_and_score(self, step: Step) -> dict[str, Any]:
-        images = 0
+        images, self.left_out = 0, LeftOut(self._skips, self.journal.say)
         if self.first_step_given and step.index == 0:
             self.student.to(self.fabric.device)
         elif self.method.solves and step.index > 0:
@@ -178,7 +187,8 @@ class Trainer:
         whole = WholeImages(own.split, own.indices, own.table)
         engine, fabric = self.config.engine, self.fabric
         workers, done = loading_processes(self.config), 0
-        loader = whole_loader(whole, engine.score_batch_size, workers, fabric.global_rank, fabric.world_size)
+        share, note = (fabric.global_rank, fabric.world_size), self.left_out.from_training
+        loader = whole_loader(whole, engine.score_batch_size, workers, *share, note)
         with self.journal.progress("gathering statistics") as advance:
             for batches in loader:
                 yield from batches
@@ -187,7 +197,7 @@ class Trainer:
 
     def _pixel_counts(self, own: TrainingImages, num_classes: int) -> Tensor:
         with self.journal.progress("counting the pixels of each class") as advance:
-            return own.pixel_counts(num_classes, advance)
+            return own.pixel_counts(num_classes, advance, self.left_out.from_training)
 
     def prepare(self, step: Step) -> StepRun:
         """Prepare a step: the student becomes the teacher, the classifier grows, the method's parts begin."""
@@ -302,7 +312,8 @@ class Trainer:
     def batches(self, step: Step, images: TrainingSet, epochs: int, start: int = 0) -> Iterator[Batch]:
         """The step's batches on the device."""
         addresses = self.addresses(step, images, epochs, start)
-        loader = training_loader(images, addresses, loading_processes(self.config), self.fabric.device.type == "cuda")
+        workers, on_gpu = loading_processes(self.config), self.fabric.device.type == "cuda"
+        loader = training_loader(images, addresses, workers, on_gpu, self.left_out.from_training)
         yield from (batch.to(self.fabric.device) for batch in loader)
 
     def _record(self, run: StepRun, terms: Mapping[str, Tensor], done: int) -> None:
@@ -334,9 +345,11 @@ class Trainer:
         return dict(zip(terms, means.tolist(), strict=True))
 
     def _save_checkpoint(self, run: StepRun, done: int) -> None:
+        self.left_out.share(self.fabric.world_size)
         if self.fabric.is_global_zero:
-            optimizer, memory = run.optimizer.state_dict(), self.method.memory()
-            Checkpoint(run.step.index, done, self.student.state_dict(), optimizer, memory).save(self.folder)
+            model, optimizer = self.student.state_dict(), run.optimizer.state_dict()
+            left_out = sorted(self.left_out.training)
+            Checkpoint(run.step.index, done, model, optimizer, self.method.memory(), left_out).save(self.folder)
         self.fabric.barrier()
 
     def _resume(self, run: StepRun) -> int:
@@ -347,6 +360,7 @@ class Trainer:
         self.student.load_state_dict(checkpoint.model)
         run.optimizer.optimizer.load_state_dict(checkpoint.optimizer)
         self._load_memory(checkpoint.memory)
+        self.left_out.training.update(checkpoint.left_out)
         self.journal.mention(f"resuming {run.name} at iteration {checkpoint.iteration}")
         return checkpoint.iteration
 
@@ -356,17 +370,20 @@ class Trainer:
     def _score(self, step: Step, images: int) -> dict[str, Any]:
         """Score the student on all processes together; save the model and a few pictures."""
         rank, world_size, device = self.fabric.global_rank, self.fabric.world_size, self.fabric.device
-        confusion = score_step(self.student, self.curriculum, step, self.config, device, rank, world_size)
+        share, note = (rank, world_size), self.left_out.from_scoring
+        confusion = score_step(self.student, self.curriculum, step, self.config, device, *share, note)
+        self.left_out.share(world_size)
         confusion = cast(Tensor, self.fabric.all_reduce(confusion, reduce_op="sum"))
         classes = self.curriculum.classes[: step.num_classes]
-        entry = step_entry(step, classes, images, *confusion.cpu(), scored=number_scored(self.curriculum, step))
+        scored = number_scored(self.curriculum, step) - len(self.left_out.scoring)
+        entry = step_entry(step, classes, images, *confusion.cpu(), scored=scored) | self.left_out.entry()
         if not (self.first_step_given and step.index == 0):
             self.history = [*self.history, self._history_of(entry)]
         if self.fabric.is_global_zero:
             colours = self.header["colours"]
             save_model(self.student, classes, self.folder.model(step.index), self.history, colours)
             names, pictured = self.curriculum.pictured_images(step, self.config.engine.pictures)
-            save_pictures(self.student, names, pictured, self.folder.predictions(step.index), colours)
+            save_pictures(self.student, names, pictured, self.folder.predictions(step.index), colours, note)
         self.journal.score(step.index, entry["miou"])
         self.journal.show_pictures(step.index, self.folder.predictions(step.index))
         return entry

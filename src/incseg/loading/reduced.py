@@ -1,8 +1,11 @@
 """A split whose large images are reduced to a longest side, together with their masks."""
 
+from contextlib import suppress
+
 from torch import Tensor
 
 from incseg.datasets.source import Split
+from incseg.errors import InputError
 from incseg.sizes import Size, reduced_size, resize_images, resize_nearest
 
 
@@ -37,5 +40,9 @@ def reduced(split: Split, longest_side: int | None) -> Split:
 
 
 def usual_shapes(split: Split, most: int = 32) -> list[Size]:
-    """Heights and widths of some images, spread evenly over the split."""
-    return [split.shape(index) for index in range(0, len(split), max(1, len(split) // most))]
+    """Heights and widths of some images, spread evenly over the split, without those that cannot be read."""
+    shapes = []
+    for index in range(0, len(split), max(1, len(split) // most)):
+        with suppress(InputError):
+            shapes.append(split.shape(index))
+    return shapes

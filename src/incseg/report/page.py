@@ -15,7 +15,7 @@ import jinja2
 
 from incseg.colours import palette
 from incseg.console import Table, percent
-from incseg.files import replacing, usable_file
+from incseg.files import read_text, replacing, usable_file
 from incseg.paper.comparison import beside_the_paper
 from incseg.protocol import IGNORE
 from incseg.report import charts, curves, per_class
@@ -133,4 +133,4 @@ def _environment(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
 
 def _configuration(run: Run) -> str:
     config = RunFolder(run.folder).config
-    return config.read_text(encoding="utf-8") if config.is_file() else "config.yaml is missing"
+    return read_text(config) if config.is_file() else "config.yaml is missing"
