@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, Field, ValidationError
+
 from incseg.checksums import sealed, unsealed
 from incseg.colours import DISTINCT, Colours
 from incseg.errors import DamagedError, InputError
@@ -22,7 +24,26 @@ from incseg.protocol import BACKGROUND, Protocol
 
 MODEL_FILE = "model.safetensors"
 NEAR_ZERO = 0.02  # of an IoU or a recall: not worth to be called learnt
-RESULT = ("protocol", "method", "seed", "settings", "classes", "steps")  # what every result.json says
+
+
+class StepResult(BaseModel):
+    """What every ``result.json`` says of a step; there may be more."""
+
+    step: int
+    new_classes: list[str]
+    miou: dict[str, float | None]
+    iou: dict[str, float | None]
+
+
+class Result(BaseModel):
+    """What every ``result.json`` says, from whatever version of incseg."""
+
+    protocol: str
+    method: str
+    seed: int
+    settings: dict[str, Any]
+    classes: list[str] = Field(min_length=2)
+    steps: list[StepResult] = Field(min_length=1)
 
 
 @dataclass(frozen=True)
@@ -238,12 +259,13 @@ class Run:
             raise InputError(f"{folder} holds no {path.name}: give the folder of a run with at least one step done.")
         try:
             result = read_json(path)
-            missing = [name for name in RESULT if name not in result]
-            if missing:
-                raise KeyError(missing[0])
-            return cls(folder, result, label=result["method"])
-        except (DamagedError, KeyError, TypeError) as error:
-            raise InputError(f"{path} is not a result of incseg ({type(error).__name__}: {error}).") from None
+            return cls(folder, result, label=Result.model_validate(result).method)
+        except DamagedError as error:
+            raise InputError(f"{path} is not a result of incseg ({error}).") from None
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise InputError(f"{path} is not a result of incseg ({where}: {first['msg']}).") from None
 
     @property
     def files(self) -> RunFolder:
