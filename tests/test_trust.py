@@ -1,23 +1,30 @@
 """Files from strangers: recipes, run folders and models that try to run code, or to reach the network."""
 
 import json
+import os
 import pickle
 import shutil
 import socket
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import huggingface_hub
 import pytest
 import torch
 from safetensors.torch import load_file
 
+import incseg
 from command_line import run
 from incseg.config import load_recipe
+from incseg.curriculum.curriculum import ScoredImages
+from incseg.datasets.formats.conversion import distinct_names
 from incseg.deploy.model import Model
 from incseg.engine.checkpoint import Checkpoint
+from incseg.engine.evaluator import save_pictures
 from incseg.errors import InputError
 from incseg.files import read_text
 from incseg.models import Architecture
@@ -106,6 +113,28 @@ def test_a_run_folder_from_anyone_runs_nothing(
     said = capsys.readouterr().err
     assert "holds another run" in said
     assert "names code to run" in said
+
+
+def test_python_m_imports_nothing_from_the_working_folder(trap: Path) -> None:
+    shutil.copyfile(trap.parent / f"{EVIL}.py", trap.parent / "tyro.py")
+    command = [sys.executable, "-m", "incseg", "--version"]
+    source = str(Path(incseg.__file__).parents[1])
+    subprocess.run(command, cwd=trap.parent, env={**os.environ, "PYTHONPATH": source}, check=True)
+
+
+def test_pictures_of_predictions_stay_in_their_folder(tiny_model: Model, tmp_path: Path) -> None:
+    names = ["../../outside", "/absolute", "below/inside"]
+    image = (torch.zeros(3, 32, 32, dtype=torch.uint8), torch.zeros(32, 32, dtype=torch.uint8), 0)
+    images = cast(ScoredImages, [image] * len(names))
+    save_pictures(tiny_model.segmenter, names, images, tmp_path / "deep" / "er" / "pictures", "distinct")
+    found = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(found) == 3 * len(names)
+    assert {path.parent for path in found} == {tmp_path / "deep" / "er" / "pictures"}
+
+
+@pytest.mark.parametrize("names", [["/etc/a/x.png", "/etc/b/x.png"], ["../a/x.png", "../b/x.png"], ["..", "."]])
+def test_names_in_annotations_stay_names(names: list[str]) -> None:
+    assert not any(set(name) & {"/", "\\"} for name in distinct_names(names))
 
 
 class Malicious:

@@ -187,8 +187,8 @@ def _refuse_bomb(path: Path, files: int, unpacked: int) -> None:
     packed = path.stat().st_size
     if files > MOST_FILES or unpacked > MOST_BYTES or unpacked > max(HARMLESS, MOST_RATIO * packed):
         raise InputError(
-            f"{path} is not unpacked: {files} files and {unpacked / 1e9:.1f} GB would come out of "
-            f"{packed / 1e6:.1f} MB, and at most {MOST_FILES} files, {MOST_BYTES / 1e9:.0f} GB and {MOST_RATIO} times its size can be meant."
+            f"{path} is not unpacked: {files} files, {unpacked / 1e9:.1f} GB, would come out of {packed / 1e6:.1f} MB. "
+            f"At most {MOST_FILES} files, {MOST_BYTES / 1e9:.0f} GB and {MOST_RATIO} times its own size are accepted."
         )
 
 

@@ -41,10 +41,11 @@ def require_distinct(names: Sequence[str], where: Path) -> None:
     for name in names:
         if not name.isprintable():
             raise InputError(f"{where} has a class {name!r}, with characters that cannot be printed: rename it.")
-        other = first.setdefault(plain(name), name)
-        if other is not name:
+        other = first.get(plain(name))
+        if other is not None:
             what = f"'{name}' twice" if other == name else f"'{other}' and '{name}', which are one name in another form"
             raise InputError(f"{where} names {what}: every class needs a name of its own.")
+        first[plain(name)] = name
 
 
 class Split(ABC):

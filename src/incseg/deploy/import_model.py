@@ -22,6 +22,7 @@ from incseg.models import Architecture, Segmenter
 from incseg.models.pretrained import read_state
 from incseg.models.segmenter import NOT_OPTIONS
 from incseg.models.torchvision_models import NAMES, Parts
+from incseg.run_folder import MODEL_FILE
 
 Statistics = Sequence[float] | None
 TOLERANCE = 1e-4  # relative to the largest logit
@@ -234,7 +235,7 @@ def _saved_by_smp(folder: Path) -> nn.Module:
     except (OSError, KeyError, ValueError, RuntimeError, TypeError, AttributeError) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
         raise InputError(f"{folder} was not written by smp's save_pretrained ({reason}).") from error
-    return _load_weights(model, read_state(folder / "model.safetensors"), folder)
+    return _load_weights(model, read_state(folder / MODEL_FILE), folder)
 
 
 def _read_weights(checkpoint: Path) -> dict[str, Tensor]:
