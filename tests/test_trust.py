@@ -20,13 +20,13 @@ from safetensors.torch import load_file
 import incseg
 from command_line import run
 from incseg.config import load_recipe
-from incseg.curriculum.curriculum import ScoredImages
 from incseg.datasets.formats.conversion import distinct_names
 from incseg.deploy.model import Model
 from incseg.engine.checkpoint import Checkpoint
 from incseg.engine.evaluator import save_pictures
 from incseg.errors import InputError
 from incseg.files import read_text
+from incseg.loading.batches import ScoredImages
 from incseg.models import Architecture
 from incseg.models.segmenter import Segmenter
 from incseg.models.storage import save_model
@@ -105,11 +105,12 @@ def test_a_run_folder_from_anyone_runs_nothing(
     codes = {
         "eval": run("eval", theirs),
         "report": run("report", theirs, "--out", trap.parent / "report.html"),
+        "split": run("data", "split", theirs / "config.yaml"),
         "extend": run("extend", theirs, "--data", tiny_folder, "--out", trap.parent / "more"),
         "resume": run("train", "folder/offline/overlapped", "--method", "ft", *quick(tiny_folder), "--out", theirs),
         "config as recipe": run("train", theirs / "config.yaml", "--out", trap.parent / "again"),
     }
-    assert codes == {"eval": 0, "report": 0, "extend": 2, "resume": 2, "config as recipe": 2}
+    assert codes == {"eval": 0, "report": 0, "split": 0, "extend": 2, "resume": 2, "config as recipe": 2}
     said = capsys.readouterr().err
     assert "holds another run" in said
     assert "names code to run" in said
