@@ -70,7 +70,9 @@ def test_a_model_file_knows_its_run(tiny_run: Path, tmp_path: Path) -> None:
 def test_a_result_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"holds no result\.json"):
         Run.read(tmp_path)
-    for text in ('{"steps": []}', '{"method": "mib", "seed": 1}', "[1]", "5", "no JSON"):
+    head = '{"protocol": "voc/15-5", "method": "ft", "seed": 1, "settings": {}, "classes": ["bg", "cat"], "steps": '
+    foreign = (f"{head}[]}}", f"{head}[{{}}]}}", f"{head}[3]}}", "[" * 100_000)
+    for text in ('{"steps": []}', '{"method": "mib", "seed": 1}', "[1]", "5", "no JSON", *foreign):
         RunFolder(tmp_path).result.write_text(text)
         with pytest.raises(InputError, match="not a result of incseg"):
             Run.read(tmp_path)

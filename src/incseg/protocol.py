@@ -13,6 +13,7 @@ from enum import StrEnum
 from incseg.errors import InputError, closest
 
 BACKGROUND = 0
+LONGEST = 1000  # letters of a protocol: a task may list the size of 255 steps
 IGNORE = 255  # a pixel without a label: part of no loss and no score
 
 
@@ -80,9 +81,9 @@ class Protocol:
     def parse(cls, text: str) -> "Protocol":
         """Read ``DATASET/TASK[/SETTING]``; the setting is ``overlapped`` unless given."""
         fields = text.split("/")
-        if len(fields) not in (2, 3) or not all(fields):
+        if len(fields) not in (2, 3) or not all(fields) or len(text) > LONGEST:
             raise InputError(
-                f"'{text}' is not a protocol: write DATASET/TASK/SETTING, for example voc/15-5/overlapped "
+                f"'{text[:100]}' is not a protocol: write DATASET/TASK/SETTING, for example voc/15-5/overlapped "
                 "(see: incseg list protocols)."
             )
         setting = fields[2] if len(fields) == 3 else Setting.OVERLAPPED

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Generic, Protocol, TypeVar
 
 from incseg.console import Console
@@ -166,6 +167,28 @@ def load_plugin(path: Path) -> None:
         raise InputError(f"the plugin {path} cannot be loaded: {_in_one_line(error)}.") from error
     if path not in PLUGINS:
         PLUGINS.append(path)
+
+
+def installed_module(name: str) -> ModuleType:
+    """Import an installed module by its name; one that only lies in the working folder is not."""
+    here, path = Path.cwd().resolve(), sys.path[:]
+    try:
+        sys.path[:] = [place for place in path if place and Path(place).resolve() != here]
+        importlib.invalidate_caches()
+        return importlib.import_module(name)
+    finally:
+        sys.path[:] = path
+
+
+def module_in_file(path: Path) -> ModuleType:
+    """Import a single Python file that a person named, and nothing beside it."""
+    path = expanded(path).resolve(strict=True)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _origin(definition: Callable[..., Any]) -> str:

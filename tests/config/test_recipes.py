@@ -177,5 +177,5 @@ def test_a_missing_recipe_file_is_named() -> None:
 
 def test_a_folder_named_like_a_recipe_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.yaml").mkdir()
-    with pytest.raises(InputError, match=r"folder\.yaml cannot be read: Is a directory"):
+    with pytest.raises(InputError, match=r"folder\.yaml is a folder"):
         load_recipe(str(tmp_path / "folder.yaml"))

@@ -167,3 +167,47 @@ def test_a_member_with_a_wrong_byte_is_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"bbbbbbbb", b"bbbb?bbb", 1))
     with pytest.raises(InputError, match=r"Bad CRC-32 for file 'top/below/b\.txt'"):
         unpack(path, tmp_path / "root", silent)
+
+
+def claiming(path: Path, members: dict[str, bytes], flags: int = 0, method: int | None = None) -> Path:
+    """A zip file; its headers are changed to claim what Python does not write."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+    raw = bytearray(path.read_bytes())
+    directory = raw.find(b"PK\1\2")
+    for flag_at, method_at in ((6, 8), (directory + 8, directory + 10)):
+        raw[flag_at] |= flags
+        raw[method_at] = raw[method_at] if method is None else method
+    path.write_bytes(bytes(raw))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("flags", "method", "message"), [(1, None, "'a' is encrypted"), (0, 99, "by a method that Python does not have")]
+)
+def test_what_python_cannot_unpack_is_a_sentence(flags: int, method: int | None, message: str, tmp_path: Path) -> None:
+    path = claiming(tmp_path / "data.zip", {"a": b"abc"}, flags, method)
+    with pytest.raises(InputError, match=message):
+        unpack(path, tmp_path / "out", silent)
+    assert not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize("kind", ["zip", "tgz"])
+@pytest.mark.parametrize("limit", ["HARMLESS", "MOST_BYTES", "MOST_FILES"])
+def test_more_than_can_be_meant_does_not_come_out(
+    kind: str, limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, limit, 2 if limit == "MOST_FILES" else 10_000)
+    path, members = tmp_path / f"data.{kind}", {name: bytes(100_000) for name in "abc"}
+    if kind == "zip":
+        claiming(path, members)
+    else:
+        with tarfile.open(path, "w:gz") as file:
+            for name, content in members.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                file.addfile(member, io.BytesIO(content))
+    with pytest.raises(InputError, match=r"is not unpacked: \d files, .* are accepted"):
+        unpack(path, tmp_path / "out", silent)
+    assert not list((tmp_path / "out").iterdir())

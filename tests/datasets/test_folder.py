@@ -98,3 +98,37 @@ def test_a_missing_line_for_the_background_is_asked_about(folder: Path) -> None:
     source = open_source("folder", folder)
     with pytest.raises(InputError, match=r"holds the id \d.* is a line for the background missing before 'disc'\?"):
         class_presence(source.train, source.classes)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("disc\nDisc", "names 'disc' and 'Disc', which are one name in another form"),
+        ("caf\u00e9\ncafe\u0301", "which are one name in another form"),
+        ("disc\ndisc", "names 'disc' twice"),
+        ("di\x1bsc\nsquare", r"class 'di\\x1bsc', with characters that cannot be printed"),
+    ],
+)
+def test_classes_that_a_person_cannot_tell_apart_are_refused(names: str, message: str, tmp_path: Path) -> None:
+    data = write_folder(tmp_path / "data", train=2, val=1)
+    (data / "classes.txt").write_text(f"background\n{names}\ntriangle\ncross\n", encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        open_source("folder", data)
+
+
+def test_a_folder_in_the_place_of_a_list_is_named(tmp_path: Path) -> None:
+    data = write_folder(tmp_path / "data", train=2, val=1)
+    for name in ("train.txt", "classes.txt"):
+        (data / name).unlink()
+        (data / name).mkdir()
+        with pytest.raises(InputError, match=rf"{name} cannot be read: Is a directory"):
+            open_source("folder", data)
+
+
+def test_lists_with_a_byte_order_mark_and_windows_line_ends_are_read(tmp_path: Path) -> None:
+    data = write_folder(tmp_path / "data", train=3, val=2)
+    before = open_source("folder", data)
+    for name in ("classes.txt", "train.txt", "val.txt"):
+        (data / name).write_bytes(b"\xef\xbb\xbf" + (data / name).read_bytes().replace(b"\n", b"\r\n"))
+    after = open_source("folder", data)
+    assert (after.classes, after.train.ids, after.val.ids) == (before.classes, before.train.ids, before.val.ids)

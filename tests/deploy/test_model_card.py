@@ -73,6 +73,12 @@ def test_every_special_character_is_escaped(name: str) -> None:
     assert not re.search(r"(?<!\\)(?:\\\\)*[`*_\[\]<>|&]", escaped(name))
 
 
+@pytest.mark.parametrize("name", ["https://evil.example", "www.evil.example", "a@evil.example", "ftp://x"])
+def test_no_name_becomes_a_link_by_itself(name: str) -> None:
+    assert not re.search(r"\w://|www\.|\w@", escaped(name))
+    assert escaped(name).replace("\\", "") == name
+
+
 def test_commands_quote_the_folder(tiny_model: Model, tmp_path: Path) -> None:
     text = model_card(tiny_model, tmp_path / 'my "model"')
     assert f"incseg predict '{tmp_path}/my \"model\"' IMAGES" in text

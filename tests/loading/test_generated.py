@@ -85,14 +85,37 @@ def test_every_picture_that_may_be_used_must_be_complete(tmp_path: Path) -> None
         folder.check(["cat"], most=3)
 
 
-def test_a_generator_may_lie_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_generator_may_lie_in_a_file_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_generator.py").write_text("def grey(name):\n    return [name]\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.path", list(__import__("sys").path))
-    assert list(open_generator("my_generator:grey").make("cat")) == ["cat"]
+    assert list(open_generator("my_generator.py:grey").make("cat")) == ["cat"]
+    assert list(open_generator(f"{tmp_path}/my_generator.py:grey").make("cat")) == ["cat"]
     (tmp_path / "my_broken_generator.py").write_text("def grey(name:\n")
-    with pytest.raises(InputError, match=r"'my_broken_generator:grey' cannot be found \(SyntaxError: "):
-        open_generator("my_broken_generator:grey")
+    with pytest.raises(InputError, match=r"'my_broken_generator\.py:grey' cannot be found \(SyntaxError: "):
+        open_generator("my_broken_generator.py:grey")
+    with pytest.raises(InputError, match=r"'nothing\.py:grey' cannot be found \(FileNotFoundError: "):
+        open_generator("nothing.py:grey")
+
+
+@pytest.mark.parametrize("place", ["", "."])
+def test_no_module_is_taken_from_the_working_folder(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lying_about.py").write_text("from pathlib import Path\nPath('ran').touch()\ndef grey(name): ...\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(place)  # as 'python -m' does
+    with pytest.raises(InputError, match=r"'lying_about:grey' cannot be found \(ModuleNotFoundError: "):
+        open_generator("lying_about:grey")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("name", ["../../x", "..", ".", "", "/etc/x", "a/b", "a\\b", "a\nb", "a\0b"])
+def test_the_name_of_a_class_does_not_become_a_path(name: str, tmp_path: Path) -> None:
+    pictures = PictureFolder(tmp_path / "deep" / "pictures")
+    for use in (lambda: pictures.files(name, 1), lambda: pictures.fill(name, 1, counted([]))):
+        with pytest.raises(InputError, match="cannot have a folder of pictures"):
+            use()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

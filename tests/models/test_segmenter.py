@@ -66,7 +66,8 @@ def test_normalisation_is_that_of_the_encoders_weights() -> None:
         ({"encoder": "resnet_18"}, "not an encoder"),
         ({"decoder": "deeplabv4"}, "Did you mean 'deeplabv3'"),
         ({"encoder": "test_resnet", "output_stride": 4}, "8 or 16, not 4"),
-        ({"encoder": "test_resnet", "decoder_options": {"colour": 1}}, "cannot be built"),
+        ({"encoder": "test_resnet", "decoder_options": {"colour": 1}}, "has no option 'colour'"),
+        ({"encoder": "test_resnet", "decoder_options": {"decoder_channels": "many"}}, "cannot be built"),
     ],
 )
 def test_what_cannot_be_built_is_said(changes: dict[str, object], message: str) -> None:

@@ -19,6 +19,7 @@ CHANNELS, CLASSES, TEMPERATURE = 256, 20, 0.07
 GPU_SIZES = (2048, 4096, 8192, 16384, 24576, 49152)
 CPU_SIZES = (1024, 2048, 4096)
 SMALLEST = 2  # anchors; the teacher then has one pixel
+LARGEST = 1 << 20  # 43 of the largest batches of the paper: time grows with the square
 # N×(N+M) float32 matrices alive at once in the dense implementations, which are skipped where these cannot fit.
 DENSE_MATRICES = 8
 
@@ -59,6 +60,8 @@ def benchmark_contrastive(
         raise InputError("--device cuda needs a GPU, and PyTorch finds none here: use cpu.")
     if sizes and min(sizes) < SMALLEST:
         raise InputError(f"--sizes {min(sizes)} is too small to measure: give {SMALLEST} anchor pixels or more.")
+    if sizes and max(sizes) > LARGEST:
+        raise InputError(f"--sizes {max(sizes)} is too large to measure: give at most {LARGEST} anchor pixels.")
     usable_folder(out)
     console, place = Console(), torch.device(device)
     ceiling = matmul_rate(place)

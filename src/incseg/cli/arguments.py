@@ -8,18 +8,25 @@ import contextlib
 import inspect
 import io
 import itertools
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_args, get_origin
 
 import tyro
-from pydantic import create_model
 from pydantic.fields import FieldInfo
 
-from incseg.config import RunConfig, Section, as_text, load_recipe, names_in, read_setting, section_types
+from incseg.config import (
+    RunConfig,
+    Section,
+    as_text,
+    is_plain_number,
+    load_recipe,
+    names_in,
+    read_setting,
+    section_types,
+)
 from incseg.errors import InputError, closest
 
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -100,11 +107,8 @@ def _method_sections(config: RunConfig | None = None) -> dict[str, Section]:
     sections: dict[str, Section] = {}
     for entry in describe_methods():
         if entry.settings and (config is None or entry.name in names_in(config.method)):
-            types = get_type_hints(entry.build, include_extras=True)
-            fields: dict[str, Any] = {key: (types.get(key, Any), default) for key, default in entry.settings.items()}
-            with warnings.catch_warnings(action="ignore"):  # a setting may be called like something of pydantic's
-                kind = create_model(entry.name, __base__=Section, __doc__=entry.summary, **fields)
-            sections[entry.name] = kind.model_construct(**(config.settings.get(entry.name, {}) if config else {}))
+            given = config.settings.get(entry.name, {}) if config else {}
+            sections[entry.name] = entry.section.model_construct(**given)
     return sections
 
 
@@ -223,9 +227,11 @@ def _with_plain_errors(name: str, annotation: Any) -> Any:
 
     def read_number(text: str) -> int:
         try:
-            return int(text)
+            if is_plain_number(text):
+                return int(text)
         except ValueError:
-            raise InputError(f"{option} cannot be '{text}': it takes a whole number.") from None
+            pass
+        raise InputError(f"{option} cannot be '{text[:40]}': it takes a whole number, written with 0 to 9.")
 
     def read_choice(text: str) -> str:
         if text not in choices:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import tyro
 
 from incseg.cli.arguments import ModelPath, OptionalStep
-from incseg.cli.early import refuse_missing_models
+from incseg.cli.early import refuse_address, refuse_missing_models
 from incseg.console import Console
 from incseg.errors import InputError
 from incseg.protocol import count_classes
@@ -147,6 +147,7 @@ def serve(
     if not models:
         raise InputError("name at least one model: incseg serve MODEL.")
     refuse_missing_models(*models)
+    refuse_address(host, port)
 
     from incseg.deploy.serve import serve as open_page
 

@@ -57,6 +57,7 @@ def train(
     splits: OptionalFolder = None,
     first_step: OptionalFolder = None,
     preset: Names = (),
+    trust: bool = False,
     settings: Layer | None = None,
 ) -> None:
     """Train on the steps of a protocol, one after another, and score the model after each.
@@ -79,12 +80,13 @@ def train(
         splits: folder of published lists of training images per step, instead of the protocol's rule.
         first_step: folder of another run, whose step 0 is used instead of training it again.
         preset: named alternatives of the recipe, such as scripts or kd-100; 'incseg list recipes' shows them.
+        trust: let a recipe file name code to run, as --recall.generator does; only for files whose author you trust.
         settings: any of the settings below, by section and name.
     """
     data = {key: value for key, value in (("root", data_root), ("splits", splits)) if value is not None}
     named = {"method": method, "seed": seed, "data": data or None, "preset": preset or None}
     config = load_recipe(
-        recipe, merge(settings or {}, {key: value for key, value in named.items() if value is not None})
+        recipe, merge(settings or {}, {key: value for key, value in named.items() if value is not None}), trust=trust
     )
     name = recipe if recipe in recipe_names() else config.protocol
     folder = out or Path("runs") / name.replace("/", "-") / "-".join([config.method, *preset, f"seed{config.seed}"])

@@ -8,15 +8,16 @@ from typing import Any
 import yaml
 
 from incseg.checksums import require_intact_text, sealed_text
-from incseg.config.settings import RunConfig, names_in, validate
+from incseg.config.settings import CODE, RunConfig, names_in, validate
+from incseg.config.strict_yaml import read_yaml
 from incseg.errors import InputError, closest
-from incseg.files import read_text
 from incseg.protocol import Protocol
 
 Layer = Mapping[str, Any]
 
 CONDITIONAL = ("methods", "presets")  # settings for when a method takes part, and for when they are asked for by name
 IMAGES = "images-per-step"
+LONGEST_NAME = 200  # letters: what is longer is no name, and too long for a file
 NOT_RECIPES = ("defaults", IMAGES)
 
 
@@ -32,16 +33,20 @@ def recipe_names() -> list[str]:
     return [file.relative_to(recipe_folder()).with_suffix("").as_posix() for file in files]
 
 
-def load_recipe(recipe: str, overrides: Layer | None = None) -> RunConfig:
+def load_recipe(recipe: str, overrides: Layer | None = None, *, trust: bool = False) -> RunConfig:
     """The configuration of a recipe, with overrides on top.
 
     A recipe is a protocol (``voc/15-5/overlapped``), the name of a published recipe (``demo``), or a YAML file with
     any of the settings of :class:`RunConfig`. Later layers win: the defaults of the settings, the published files
     ``recipes/defaults.yaml``, ``recipes/DATASET/defaults.yaml`` and the protocol's own, what these say for the method
     and under the presets asked for (``preset``), the given file, the overrides.
+
+    The given file may come from anyone, so it may not name code to run, unless ``trust`` says that it may.
     """
     overrides = _gather_method_settings(overrides or {})
-    own = _gather_method_settings(_read_yaml(Path(recipe))) if recipe.endswith((".yaml", ".yml")) else {}
+    own = _gather_method_settings(read_yaml(Path(recipe))) if recipe.endswith((".yaml", ".yml")) else {}
+    if not trust:
+        _refuse_code(own, overrides, recipe)
     named = _published(recipe) if not own else {}
     protocol = overrides.get("protocol") or own.get("protocol") or named.get("protocol") or recipe
     if own and protocol == recipe:
@@ -49,10 +54,29 @@ def load_recipe(recipe: str, overrides: Layer | None = None) -> RunConfig:
     protocol = str(Protocol.parse(str(protocol)))
     published = merge(_published_layers(protocol), named)
     asked = merge(own, overrides)
-    presets = asked.pop("preset", ())
+    presets = _preset_names(asked.pop("preset", ()))
     method = str(asked.get("method") or published.get("method") or RunConfig.model_fields["method"].default)
-    chosen = _for_method(published, method, [presets] if isinstance(presets, str) else presets)
+    chosen = _for_method(published, method, presets)
     return validate(merge(chosen, {**asked, "protocol": protocol}))
+
+
+def _preset_names(given: object) -> list[str]:
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise InputError(f"preset cannot be {given!r}: it takes the name of a preset, or a list of names.")
+    return list(names)
+
+
+def _refuse_code(file: object, overrides: object, path: str, owner: str = "") -> None:
+    """Refuse a file that names code at any depth, unless the overrides name the code in its place."""
+    for key, value in file.items() if isinstance(file, Mapping) else ():
+        above = overrides.get(key) if isinstance(overrides, Mapping) else None
+        if key == CODE and owner and value is not None and above is None:
+            raise InputError(
+                f"{path} names code to run ({key}: {value}), which a file may not: if you know what it does, add "
+                f"--{owner}.{key} {value}, or --trust to let this file name it."
+            )
+        _refuse_code(value, above, path, str(key))
 
 
 def _published_layers(protocol: str) -> dict[str, Any]:
@@ -116,7 +140,7 @@ def published_images(protocol: str, class_order: Sequence[str] | None) -> list[i
 
 @cache
 def _images_per_step() -> dict[str, list[int]]:
-    return _read_yaml(recipe_folder() / f"{IMAGES}.yaml")
+    return read_yaml(recipe_folder() / f"{IMAGES}.yaml")
 
 
 def _gather_method_settings(layer: Layer) -> dict[str, Any]:
@@ -143,30 +167,18 @@ def to_yaml(config: RunConfig) -> str:
 
 def from_yaml(path: Path) -> RunConfig:
     """Read a run's ``config.yaml``."""
-    require_intact_text(read_text(path), path)
+    values = read_yaml(path, check=require_intact_text)
     try:
-        return validate(_read_yaml(path))
+        return validate(values)
     except InputError as error:
         raise InputError(f"{error} (in {path})") from None
 
 
 def _published(name: str) -> dict[str, Any]:
     path = recipe_folder() / f"{name}.yaml"
-    if not path.is_file():
-        return {}
-    layer = _gather_method_settings(_read_yaml(path))
+    if len(name) > LONGEST_NAME or ".." in path.parts or not path.is_relative_to(recipe_folder()) or not path.is_file():
+        return {}  # a file elsewhere is not ours: it is read as the user's own, by its name with .yaml
+    layer = _gather_method_settings(read_yaml(path))
     for part in CONDITIONAL:
         layer[part] = {key: _gather_method_settings(inner) for key, inner in layer.get(part, {}).items()}
     return layer
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        values = yaml.safe_load(read_text(path))
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path}.") from None
-    except yaml.YAMLError as error:
-        raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
-    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
-        raise InputError(f"{path} must hold settings by name, such as 'protocol: voc/15-5/overlapped'.")
-    return values

@@ -8,11 +8,23 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
+from incseg.config.strict_yaml import parse_yaml
 from incseg.errors import InputError, closest
 from incseg.files import expanded
+
+CODE = "generator"
+"""The setting of a method that names code to run: from the command line, and from a file only if that is trusted."""
+
+
+LARGEST_NUMBER = 2**63 - 1
+LONGEST_SHOWN = 100  # letters of a wrong value that its refusal repeats
+
+
+def is_plain_number(text: str) -> bool:
+    """Whether a number is written with 0 to 9: Python also takes other digits, and 1_0 for 10."""
+    return text.isascii() and "_" not in text
 
 
 class Section(BaseModel):
@@ -39,14 +51,29 @@ class Section(BaseModel):
         if value is None or (isinstance(value, str) and value.lower() == "none"):
             empty = () if tuple in kinds else value  # 'none' may also be a text like any other
             return None if type(None) in kinds else empty
+        if isinstance(value, bool) and bool not in kinds and kinds & {int, float}:
+            raise ValueError("it takes a number, not true or false")
+        if isinstance(value, str) and kinds & {int, float} and not is_plain_number(value):
+            raise ValueError("write numbers with the digits 0 to 9")
         if isinstance(value, str) and tuple in kinds:
-            return tuple(item.strip() for item in value.split(","))
+            items = tuple(item.strip() for item in value.split(","))
+            if not all(items):
+                raise ValueError("it takes names separated by commas, or none; one of them is empty")
+            return items
         if Literal in kinds:
             choices = [choice for kind in alternatives if get_origin(kind) is Literal for choice in get_args(kind)]
             return next((choice for choice in choices if str(choice) == value), value)
         if isinstance(value, str) and dict in kinds:
-            with contextlib.suppress(yaml.YAMLError):
-                return yaml.safe_load(value)
+            with contextlib.suppress(InputError):
+                return parse_yaml(value, "it")
+        return value
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _fits(cls, value: object) -> object:
+        """Refuse whole numbers that only Python can count to."""
+        if isinstance(value, int) and abs(value) > LARGEST_NUMBER:
+            raise ValueError(f"at most {LARGEST_NUMBER} is accepted")
         return value
 
 
@@ -156,7 +183,7 @@ class ModelConfig(Network):
 class OptimConfig(Section):
     """SGD with Nesterov momentum and the poly schedule; the defaults are the paper's for VOC."""
 
-    epochs: int = Field(default=30, ge=1)
+    epochs: int = Field(default=30, ge=1, le=1_000_000)
     """Epochs per step."""
     batch_size: int = Field(default=24, ge=1)
     """Images per iteration, over all devices together."""
@@ -220,7 +247,9 @@ class EngineConfig(Section):
     @classmethod
     def _in_seconds(cls, value: object) -> object:
         """Hours, minutes and seconds; a plain number is in seconds."""
-        found = re.fullmatch(r"(?:([\d.]+)h)?(?:([\d.]+)m)?(?:([\d.]+)s)?", value) if isinstance(value, str) else None
+        found = (
+            re.fullmatch(r"(?:([0-9.]+)h)?(?:([0-9.]+)m)?(?:([0-9.]+)s)?", value) if isinstance(value, str) else None
+        )
         if not found or not any(found.groups()):
             return value
         return sum(float(number or 0) * unit for number, unit in zip(found.groups(), (3600, 60, 1), strict=True))
@@ -269,8 +298,13 @@ def validate(values: Mapping[str, Any]) -> RunConfig:
 def read_setting(section: type[Section], name: str, text: str) -> Any:
     """The value that text stands for, by the type with which the setting ``SECTION.NAME`` is declared."""
     owner, _, key = name.partition(".")
+    return getattr(read_section(section, owner, {key: text}), key)
+
+
+def read_section(section: type[Section], owner: str, values: Mapping[str, Any]) -> Section:
+    """Values, as a file or the command line has them, by the types with which a section declares them."""
     try:
-        return getattr(section.model_validate({key: text}), key)
+        return section.model_validate(values)
     except ValidationError as error:
         raise _refusal(error, owner) from None
 
@@ -290,7 +324,10 @@ def _refusal(error: ValidationError, *owner: str) -> InputError:
     name = ".".join([*owner, *(part for part in first["loc"] if isinstance(part, str))])
     if first["type"] == "extra_forbidden":
         return InputError(f"there is no setting '{name}'.{closest(name, setting_names())}")
-    return InputError(f"the setting {name} cannot be {first['input']!r}: {first['msg']}.")
+    given = repr(first["input"])
+    given = given if len(given) <= LONGEST_SHOWN else f"{given[:LONGEST_SHOWN]} …"
+    message = first["msg"].removeprefix("Value error, ")
+    return InputError(f"the setting {name} cannot be {given}: {message}.")
 
 
 def names_in(method: str) -> set[str]:

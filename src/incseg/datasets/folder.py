@@ -12,7 +12,7 @@ from incseg.datasets.file_split import NOT_LISTED, FileSplit
 from incseg.datasets.formats import open_foreign
 from incseg.datasets.held_out import hold_out
 from incseg.datasets.listed import names_listed
-from incseg.datasets.source import Source, dataset, existing_root, read_lines
+from incseg.datasets.source import Source, dataset, existing_root, read_lines, require_distinct
 from incseg.errors import InputError
 from incseg.images import IMAGE_SUFFIXES
 from incseg.protocol import IGNORE
@@ -53,9 +53,7 @@ def _classes(path: Path) -> tuple[tuple[str, ...], list[int]]:
     found = [re.fullmatch(r"(.*\S)\s*=\s*(\d+)", line) or line for line in read_lines(path)]
     names = tuple(line if isinstance(line, str) else line[1] for line in found)
     values = [index if isinstance(line, str) else int(line[2]) for index, line in enumerate(found)]
-    doubled = sorted({name for name in names if names.count(name) > 1})
-    if doubled:
-        raise InputError(f"{path} names '{doubled[0]}' twice: every class needs a name of its own.")
+    require_distinct(names, path)
     if len(names) < 2:
         raise InputError(
             f"{path} must name the background in its first line and at least one class after it, one per line; it has "

@@ -1,5 +1,6 @@
 """What a dataset is: class names, and two splits of images with masks."""
 
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,8 +31,21 @@ BACKGROUND_NAMES = {
 
 
 def plain(name: str) -> str:
-    """A class name for comparisons: two names that differ only in case or spaces are the same class."""
-    return " ".join(name.casefold().split())
+    """A class name for comparisons: names that differ only in case, spaces or Unicode form (é, e + ́) are the same."""
+    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+
+
+def require_distinct(names: Sequence[str], where: Path) -> None:
+    """Refuse names that a person cannot tell apart, or that are not text; ``where`` they are written."""
+    first: dict[str, str] = {}
+    for name in names:
+        if not name.isprintable():
+            raise InputError(f"{where} has a class {name!r}, with characters that cannot be printed: rename it.")
+        other = first.get(plain(name))
+        if other is not None:
+            what = f"'{name}' twice" if other == name else f"'{other}' and '{name}', which are one name in another form"
+            raise InputError(f"{where} names {what}: every class needs a name of its own.")
+        first[plain(name)] = name
 
 
 class Split(ABC):

@@ -5,6 +5,7 @@ faithfully is refused.
 """
 
 import copy
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,11 @@ from incseg.deploy.model import Model
 from incseg.errors import InputError, closest
 from incseg.models import Architecture, Segmenter
 from incseg.models.pretrained import read_state
+from incseg.models.segmenter import NOT_OPTIONS
 from incseg.models.torchvision_models import NAMES, Parts
+from incseg.run_folder import MODEL_FILE
 
 Statistics = Sequence[float] | None
-# Arguments of an smp model that are not options of its decoder.
-NOT_OPTIONS = {"encoder_name", "encoder_weights", "in_channels", "classes", "activation", "aux_params"}
 TOLERANCE = 1e-4  # relative to the largest logit
 LAST_LAYERS = ("segmentation_head.0.weight", "classifier.4.weight")  # smp's and torchvision's: (channels, …)
 
@@ -220,14 +221,21 @@ def _same_shape(model: nn.Module, name: str) -> bool:
 
 
 def _saved_by_smp(folder: Path) -> nn.Module:
-    """The model in a folder; smp would look for the folder's name on the hub if there were none."""
+    """The model in a folder. smp's own reader would fetch whatever the folder lacks, or names, from the hub."""
     try:
         if not (folder / "config.json").is_file():
             raise FileNotFoundError("it holds no config.json")
-        model: nn.Module = smp.from_pretrained(str(folder))
-        return model
-    except (OSError, KeyError, ValueError, RuntimeError, TypeError) as error:
-        raise InputError(f"{folder} was not written by smp's save_pretrained ({error}).") from error
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        decoder = config["_model_class"].lower()
+        given = {name: value for name, value in config.items() if not name.startswith("_")}
+        options = {name: value for name, value in given.items() if name not in NOT_OPTIONS}
+        # Built first, and thrown away, because it refuses what a network may not ask for.
+        Segmenter(Architecture(encoder=given["encoder_name"], decoder=decoder, decoder_options=options), [1])
+        model: nn.Module = smp.MODEL_ARCHITECTURES_MAPPING[decoder](**{**given, "encoder_weights": None})
+    except (OSError, KeyError, ValueError, RuntimeError, TypeError, AttributeError) as error:
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
+        raise InputError(f"{folder} was not written by smp's save_pretrained ({reason}).") from error
+    return _load_weights(model, read_state(folder / MODEL_FILE), folder)
 
 
 def _read_weights(checkpoint: Path) -> dict[str, Tensor]:

@@ -52,7 +52,7 @@ def model_card(model: Model, folder: Path, comparison: Table | None = None, rema
         class_table=_class_table(model.classes, steps),
         comparison_table=_markdown_table(comparison.headers, comparison.rows) if comparison else "",
         comparison_note=escaped(comparison.note) if comparison else "",
-        folder_in_shell=shlex.quote(str(folder)),
+        folder_in_shell=shlex.quote(_one_line(str(folder))),
         folder_in_python=json.dumps(folder.as_posix(), ensure_ascii=False),
         facts=json.dumps(facts, indent=1, ensure_ascii=False),
     )
@@ -65,7 +65,7 @@ def escaped(text: str) -> str:
     >>> print(escaped("a|b <b>*c*</b>"))
     a\|b \<b\>\*c\*\</b\>
     """
-    return re.sub(r"([\\`*_\[\]<>|~&$!])", r"\\\1", _one_line(text))
+    return re.sub(r"([\\`*_\[\]<>|~&$!@]|:(?=//)|(?<=www)\.)", r"\\\1", _one_line(text))
 
 
 def _one_line(text: str) -> str:

@@ -3,7 +3,7 @@
 import copy
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -40,6 +40,7 @@ from incseg.run_folder import RunFolder
 from incseg.seeding import seed_from
 
 LINEAGE = ("colours", "extends")  # what a result says of where its model comes from; evaluating again keeps it
+MOST_REPEATS = 32  # of an image in one batch
 NAMED = ("protocol", "method", "seed")  # fields of a result of their own, so not repeated among its settings
 
 
@@ -84,8 +85,9 @@ def train(
     with stop.heard(config.engine.max_time), _prepared(config, out, console), together(config.engine):
         trainer = build(config, out, launch(config), console, given)
         trainer.stop = stop
-        _begin(trainer, first_step)
-        with trainer.journal:
+        data = _check_begin(trainer, first_step)
+        with trainer.journal:  # a service that cannot be reached is refused before the run has begun
+            _begin(trainer, first_step, data)
             return trainer.run()
 
 
@@ -105,14 +107,31 @@ def _prepared(config: RunConfig, out: Path, console: Console | None) -> Iterator
         yield
 
 
-def _begin(trainer: Trainer, first_step: Path | None) -> None:
-    """Write what a run begins with; only now, when nothing more can be wrong with the input."""
+def _check_begin(trainer: Trainer, first_step: Path | None) -> dict[str, Any]:
+    """Refuse what can be told only with the data at hand; returns the fingerprint of the data."""
     config, folder = trainer.config, trainer.folder
+    _refuse_batch(config.optim.batch_size, [len(indices) for indices in trainer.curriculum.indices])
     if first_step is not None:
         check_first_step(first_step, config, trainer.method, trainer.curriculum)
     data = fingerprint(trainer.curriculum, config.data.root)
     check_data(folder, data, accept=config.data.changed == "accept")
     require_space(folder, trainer.student, len(trainer.curriculum.steps))
+    return data
+
+
+def _refuse_batch(batch_size: int, images: Sequence[int]) -> None:
+    """A batch may repeat images, as a step may have few; not so often that a number must have been mistyped."""
+    fewest = min((number for number in images if number), default=1)
+    if batch_size > MOST_REPEATS * fewest:
+        raise InputError(
+            f"optim.batch_size {batch_size} is far above the {fewest} images of step {images.index(fewest)}: "
+            f"give at most {MOST_REPEATS * fewest}."
+        )
+
+
+def _begin(trainer: Trainer, first_step: Path | None, data: dict[str, Any]) -> None:
+    """Write what a run begins with; only now, when nothing more can be wrong with the input."""
+    config, folder = trainer.config, trainer.folder
     if trainer.fabric.is_global_zero:
         if not folder.config.exists():
             with replacing(folder.config) as temporary:

@@ -1,6 +1,7 @@
 """What training keeps on disk so that an interrupted run resumes: the step in training, and every finished step."""
 
 import errno
+import pickle
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,6 +66,8 @@ class Checkpoint:
         except Exception as error:  # what is read may be anything, so that readers may fail in any way
             if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # EINVAL: an absurd position
                 raise
+            if isinstance(error, pickle.UnpicklingError):  # PyTorch would advise to run what the file contains
+                raise DamagedError(f"{path} is damaged: it holds more than the numbers of a checkpoint.") from None
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise DamagedError(f"{path} is damaged: it is no checkpoint of incseg ({reason}).") from None
 

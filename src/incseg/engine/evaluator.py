@@ -1,6 +1,7 @@
 """Scoring a model: one confusion matrix over all validation images, and the results derived from it."""
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,8 @@ def save_pictures(
     """For each image: itself, its ground truth and the prediction, as ``NAME.{image.jpg,truth.png,prediction.png}``."""
     folder.mkdir(parents=True, exist_ok=True)
     segmenter.eval()
-    for position, name in enumerate(names):
+    for position, given in enumerate(names):
+        name = re.sub(r"[/\\]", "_", given)  # an image may lie in a subfolder; its name must not lead out of this one
         try:
             image, truth, _ = images[position]
         except InputError as error:

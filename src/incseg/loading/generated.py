@@ -1,8 +1,7 @@
 """Pictures to replay, one folder per class; a generator such as a diffusion model can fill the folders."""
 
-import importlib
 import itertools
-import sys
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch import Tensor
 from incseg.errors import InputError, closest
 from incseg.files import replacing, usable_folder
 from incseg.images import IMAGE_SUFFIXES, check_image, read_image
+from incseg.registry import installed_module, module_in_file
 from incseg.seeding import seed_from
 
 DIFFUSERS = "diffusers:"
@@ -54,9 +54,17 @@ class PictureFolder:
 
     root: Path
 
+    def folder(self, name: str) -> Path:
+        """The folder of a class: of its name, which may come with a model from anywhere, so no path is made of it."""
+        if name in ("", ".", "..") or re.search(r"[/\\\x00-\x1f]", name):
+            raise InputError(
+                f"the class {name!r} cannot have a folder of pictures in {self.root}: rename it, without / and \\."
+            )
+        return self.root / name
+
     def files(self, name: str, most: int) -> list[Path]:
         """At most ``most`` pictures of a class, in the order of their names."""
-        folder = self.root / name
+        folder = self.folder(name)
         found = sorted(folder.iterdir()) if folder.is_dir() else []
         return [path for path in found if path.suffix.lower() in IMAGE_SUFFIXES][:most]
 
@@ -69,7 +77,7 @@ class PictureFolder:
             if not files:
                 there = sorted(path.name for path in self.root.iterdir() if path.is_dir())
                 raise InputError(
-                    f"{self.root / name} holds no pictures: every class that will be old needs a folder of its name "
+                    f"{self.folder(name)} holds no pictures: every class that will be old needs a folder of its name "
                     f"with pictures to replay.{closest(name, there)}"
                 )
             for file in files:
@@ -80,7 +88,7 @@ class PictureFolder:
         there = len(self.files(name, most=number))
         if there == number:
             return
-        folder = self.root / name
+        folder = self.folder(name)
         usable_folder(folder)
         try:
             # The first new picture continues the generator's sequence, so an interruption changes nothing.
@@ -106,25 +114,25 @@ def as_image(picture: Any) -> Image.Image:
 
 
 def open_generator(name: str) -> Generator:
-    """``package.module:function``, a function of a class name that gives pictures, or ``diffusers:MODEL``."""
+    """``package.module:function`` or ``FILE.py:function``, a function of a class name that gives pictures, or
+    ``diffusers:MODEL``."""
     if name.startswith(DIFFUSERS):
         return Generator(name, open_diffusion(name.removeprefix(DIFFUSERS)))
-    module, _, function = name.partition(":")
-    if str(Path.cwd()) not in sys.path:  # the function may be in a file in the current folder
-        sys.path.append(str(Path.cwd()))
+    place, _, function = name.rpartition(":")
     try:
-        found = getattr(importlib.import_module(module), function)
-    except Exception as error:  # importing runs the user's code, which may raise anything
+        module = module_in_file(Path(place)) if place.endswith(".py") else installed_module(place)
+        found = getattr(module, function)
+    except (Exception, SystemExit) as error:  # importing runs the user's code, which may raise anything
         raise InputError(
-            f"the generator '{name}' cannot be found ({_on_one_line(error)}): write package.module:function or "
-            f"{DIFFUSERS}MODEL."
+            f"the generator '{name}' cannot be found ({_on_one_line(error)}): write package.module:function, "
+            f"FILE.py:function or {DIFFUSERS}MODEL."
         ) from error
     if not callable(found):
         raise InputError(f"the generator '{name}' is not a function of a class name.")
     return Generator(name, found)
 
 
-def _on_one_line(error: Exception) -> str:
+def _on_one_line(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 

@@ -2,15 +2,16 @@
 
 import inspect
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
-from typing import Any, ParamSpec
+from functools import cached_property, wraps
+from typing import Any, ParamSpec, get_type_hints
 
-from pydantic import ValidationError, validate_call
+from pydantic import create_model, validate_call
 
 from incseg import registry
-from incseg.config import RunConfig, section_types
+from incseg.config import RunConfig, Section, read_section, section_types
 from incseg.errors import InputError, closest
 from incseg.methods.method import Method, MethodSum
 from incseg.methods.part import Part, remembers, replays
@@ -32,6 +33,14 @@ class MethodEntry:
     alone: bool
     needs: tuple[str, ...]
     """What it uses besides the data of the step."""
+
+    @cached_property
+    def section(self) -> type[Section]:
+        """The settings as a section like those of a run, so that they are read by the same rules."""
+        types = get_type_hints(self.build, include_extras=True)
+        fields: dict[str, Any] = {key: (types.get(key, Any), default) for key, default in self.settings.items()}
+        with warnings.catch_warnings(action="ignore"):  # a setting may be called like something of pydantic's
+            return create_model(self.name, __base__=Section, __doc__=self.summary, **fields)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -154,10 +163,5 @@ def _build(entry: MethodEntry, settings: Settings) -> MethodSum:
             raise InputError(
                 f"'{entry.name}' has no setting '{name}' (it has: {accepted}).{closest(name, entry.settings)}"
             )
-    try:
-        return entry.build(**given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(
-            f"the setting {entry.name}.{first['loc'][0]} cannot be {first['input']!r}: {first['msg']}."
-        ) from None
+    checked = read_section(entry.section, entry.name, given)
+    return entry.build(**{name: getattr(checked, name) for name in given})

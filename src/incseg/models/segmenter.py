@@ -1,5 +1,7 @@
 """The segmenter: any timm or smp encoder, any smp decoder, and a classifier that grows by one head per step."""
 
+import inspect
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
@@ -19,6 +21,8 @@ from incseg.models.heads import Head, SoftmaxHead
 from incseg.models.torchvision_models import torchvision_network
 
 OURS = "deeplabv3-mib"  # the one decoder that is not smp's
+# Arguments of an smp model, and of our decoder, that are not options of the decoder.
+NOT_OPTIONS = {"encoder_name", "encoder_weights", "in_channels", "classes", "activation", "aux_params"}
 SMP_RATES = {8: (12, 24, 36), 16: (6, 12, 18)}  # dilations of smp's DeepLab by output stride
 STRIDE = 32  # encoders halve the image five times; sizes are padded to a multiple
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -164,7 +168,8 @@ def _build(architecture: Architecture) -> Any:
             f"{closest(architecture.decoder, decoders)}"
         )
     deeplab = _deeplab_options(architecture)
-    encoder = _encoder_name(architecture.encoder)
+    encoder = encoder_name(architecture.encoder)
+    _refuse_options(architecture)
     try:
         if architecture.decoder.lower() == OURS:
             return _build_ours(encoder, architecture)
@@ -204,14 +209,31 @@ def _deeplab_options(architecture: Architecture) -> dict[str, Any]:
     }
 
 
-def _encoder_name(encoder: str) -> str:
-    """smp's own encoders go by their name, timm's by theirs; smp wants the latter marked with ``tu-``."""
+def _refuse_options(architecture: Architecture) -> None:
+    """Refuse options that the decoder does not name: smp hands these to timm, which may fetch or load what they say."""
+    name = architecture.decoder.lower()
+    kind = SummedDeepLab if name == OURS else smp.MODEL_ARCHITECTURES_MAPPING[name]
+    accepted = {key for key in inspect.signature(kind).parameters if key not in NOT_OPTIONS} - {"kwargs"}
+    for option in architecture.decoder_options:
+        if option not in accepted:
+            raise InputError(
+                f"the decoder '{architecture.decoder}' has no option '{option}': use {', '.join(sorted(accepted))}."
+                f"{closest(option, accepted)}"
+            )
+
+
+def encoder_name(encoder: str) -> str:
+    """smp's own encoders go by their name, timm's by theirs; smp wants the latter marked with ``tu-``.
+
+    Only names in the lists of both: others, such as ``hf-hub:someone/x``, would make timm look in the network or in
+    a folder, with the user's token, and a name may come with a model file from anywhere.
+    """
     own = smp.encoders.get_encoder_names()
-    if encoder in own or encoder.startswith("tu-"):
+    if encoder in own:
         return encoder
-    if timm.is_model(encoder):
-        return f"tu-{encoder}"
+    if re.fullmatch(r"[\w.-]+", encoder) and timm.is_model(encoder.removeprefix("tu-")):
+        return f"tu-{encoder.removeprefix('tu-')}"
     raise InputError(
-        f"'{encoder}' is not an encoder that timm or segmentation-models-pytorch knows."
-        f"{closest(encoder, [*own, *timm.list_models()])}"
+        f"'{encoder}' is not an encoder that timm or segmentation-models-pytorch knows by name (one from a hub or a "
+        f"folder is not fetched).{closest(encoder, [*own, *timm.list_models()])}"
     )

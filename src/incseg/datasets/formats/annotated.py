@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from incseg.datasets.source import require_distinct
 from incseg.errors import InputError
 from incseg.protocol import BACKGROUND, IGNORE
 
@@ -51,11 +52,11 @@ class Classes:
         """A class called background is id 0, one called void or ignore is 255; the others are 1, 2, … in order."""
         ids: dict[str, int] = {}
         foreground: list[str] = []
-        for name in map(one_line, names):
+        given = [one_line(name) for name in names]
+        require_distinct(given, where)
+        for name in given:
             if not name:
                 raise InputError(f"{where} has a class without a name.")
-            if name in ids:
-                raise InputError(f"{where} names '{name}' twice: every class needs a name of its own.")
             if name.casefold() in BACKGROUND_NAMES:
                 ids[name] = BACKGROUND
             elif name.casefold() in IGNORED_NAMES:

@@ -167,7 +167,7 @@ def _image_file(example: Example, place: Path, *, copy: bool) -> Path:
     try:
         with Image.open(io.BytesIO(content)) as picture:
             suffix = SUFFIXES.get(picture.format or "", ".png")
-    except UnidentifiedImageError:
+    except (UnidentifiedImageError, Image.DecompressionBombError):
         raise InputError(f"what is embedded as the image {example.name} is no picture.") from None
     target = place.with_name(place.name + suffix)
     target.write_bytes(content)
@@ -176,7 +176,7 @@ def _image_file(example: Example, place: Path, *, copy: bool) -> Path:
 
 def distinct_names(given: Sequence[str]) -> list[str]:
     """A file name for each path, without suffix: its last part where that is enough, else with its folders."""
-    paths = [PurePath(name.replace("\\", "/")) for name in given]
+    paths = [PurePath(name.replace("\\", "/").lstrip("/")) for name in given]
     for spelled in (_last_part, _with_folders, _with_suffix):
         names = [spelled(path) for path in paths]
         if len({name.casefold() for name in names}) == len(names):

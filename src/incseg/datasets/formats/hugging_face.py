@@ -116,7 +116,7 @@ def _paint(decoder: ByValue, cell: tuple[Path, int, int, str], size: Size, blank
     try:
         with Image.open(io.BytesIO(_bytes(*cell))) as picture:
             values = np.array(picture)
-    except (UnidentifiedImageError, OSError):
+    except (UnidentifiedImageError, OSError, Image.DecompressionBombError):
         raise InputError(f"{where} is not a picture.") from None
     if values.ndim == 3:
         if (values[..., :3] != values[..., :1]).any():

@@ -118,7 +118,7 @@ def _bitmap(text: str, where: str) -> Any:
     try:
         with Image.open(io.BytesIO(_decoded(text, where))) as picture:
             return np.array(picture).astype(bool)
-    except (UnidentifiedImageError, OSError):
+    except (UnidentifiedImageError, OSError, Image.DecompressionBombError):
         raise InputError(f"the mask of {where} is not a PNG.") from None
 
 
