@@ -15,8 +15,8 @@ SOURCE = ROOT / "src" / "incseg"
 
 # Who may import whom, besides themselves. Leaves are open to all.
 LEAVES = {
-    "errors", "checksums", "files", "seeding", "protocol", "batch", "metrics", "run_folder", "colours", "fonts",
-    "images", "result_shape", "console", "registry", "config", "sizes", "__init__",
+    "errors", "checksums", "files", "seeding", "protocol", "batch", "metrics", "run_folder", "result_shape", "results",
+    "colours", "fonts", "images", "console", "registry", "config", "sizes", "__init__",
 }  # fmt: skip
 ALLOWED = {
     **{leaf: set[str]() for leaf in LEAVES},

@@ -13,7 +13,7 @@ from incseg.deploy.model import Model, open_model
 from incseg.deploy.prediction import Prediction
 from incseg.models.closed_form import FeatureLayout, Statistics
 from incseg.protocol import Protocol
-from incseg.run_folder import Run
+from incseg.results import Run
 from sample_runs import write_run
 
 

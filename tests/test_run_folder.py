@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from incseg.errors import InputError
-from incseg.run_folder import Run, RunFolder, model_file
+from incseg.results import Run
+from incseg.run_folder import RunFolder, model_file
 
 SOURCE = Path(__file__).parents[1] / "src" / "incseg"
 

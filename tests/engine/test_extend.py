@@ -25,7 +25,7 @@ from incseg.loading import stack
 from incseg.models import Architecture
 from incseg.models.storage import describe_model
 from incseg.protocol import Protocol
-from incseg.run_folder import Run
+from incseg.results import Run
 
 QUICK = {"optim": {"epochs": 1, "batch_size": 4}, "data": {"crop_size": 32, "workers": 0},
          "engine": {"accelerator": "cpu", "pictures": 1}}  # fmt: skip

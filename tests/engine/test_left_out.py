@@ -17,7 +17,8 @@ from incseg.engine.assembly import train
 from incseg.engine.journal import Journal
 from incseg.engine.left_out import LeftOut, over_all
 from incseg.errors import InputError, Stopped
-from incseg.run_folder import Run, RunFolder, read_json
+from incseg.results import Run
+from incseg.run_folder import RunFolder, read_json
 
 MakeConfig = Callable[..., RunConfig]
 

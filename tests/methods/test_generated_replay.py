@@ -38,7 +38,7 @@ def test_pictures_take_turns_and_are_labelled_by_whom_knew_them(recalling: MakeC
     part = next(p for p in trainer.method.parts if isinstance(p, ReplayedPictures))
     for step in trainer.curriculum.steps[:2]:
         step_run = trainer.prepare(step)
-        trainer.train_on(step_run, next(iter(trainer.batches(step, step_run.images, epochs=1))), 0)
+        trainer.train_on(step_run, next(iter(trainer.data.batches(step, step_run.images, epochs=1))), 0)
         trainer.method.end(step_run.context)
     assert not hasattr(trainer.student, "helper")
     assert part.memory["0/channels"].tolist() == [0, 1, 2]
@@ -48,7 +48,7 @@ def test_pictures_take_turns_and_are_labelled_by_whom_knew_them(recalling: MakeC
     step_run = trainer.prepare(last)
     assert not any(p.requires_grad for p in trainer.student.encoder.parameters())
     assert not trainer.student.encoder.training
-    own, recalled = list(trainer.batches(last, step_run.images, epochs=1))[:2]
+    own, recalled = list(trainer.data.batches(last, step_run.images, epochs=1))[:2]
     assert own.replayed is not None
     assert recalled.replayed is not None
     assert not own.replayed.any()

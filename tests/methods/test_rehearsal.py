@@ -67,7 +67,7 @@ def test_memory_is_bounded_balanced_and_holds_the_labels_of_its_time(quick_confi
         known = {0: {1, 2}, 1: {3}}[step]
         expected = torch.where(torch.isin(mask, torch.tensor([*known, 255])), mask, 0)
         assert torch.equal(labels, expected)
-    batch = next(iter(trainer.batches(last, run.images, epochs=1)))
+    batch = next(iter(trainer.data.batches(last, run.images, epochs=1)))
     assert batch.replayed is not None
     assert (batch.replayed > 0).tolist() == [False, False, True, True]
 

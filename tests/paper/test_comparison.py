@@ -6,7 +6,7 @@ import pytest
 
 from incseg.paper import read_table
 from incseg.paper.comparison import as_table, beside_the_paper, compare
-from incseg.run_folder import Run
+from incseg.results import Run
 from made_up import write_result
 
 SCORED = (

@@ -3,7 +3,7 @@
 import pytest
 
 from incseg.report.summary import read_runs
-from incseg.run_folder import Run
+from incseg.results import Run
 from sample_runs import write_run
 
 

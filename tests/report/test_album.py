@@ -7,7 +7,7 @@ from PIL import Image
 
 from incseg.report.album import LONGEST_SIDE, collect_album
 from incseg.report.summary import read_runs
-from incseg.run_folder import Run
+from incseg.results import Run
 from sample_runs import write_run
 
 

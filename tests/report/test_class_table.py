@@ -7,7 +7,7 @@ from rich.cells import cell_len
 
 from incseg.console import Console, Table
 from incseg.report.class_table import ClassScore, class_table, run_class_table
-from incseg.run_folder import Run
+from incseg.results import Run
 from sample_runs import write_run
 
 LONG = "bannister, banister, balustrade, balusters, handrail"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from incseg.report.curves import loss_curves, loss_terms, miou_over_steps
-from incseg.run_folder import Run
+from incseg.results import Run
 from sample_runs import write_run
 
 

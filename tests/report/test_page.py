@@ -13,7 +13,7 @@ from incseg.report.curves import loss_terms
 from incseg.report.page import render, write_report
 from incseg.report.per_class import iou_over_steps
 from incseg.report.summary import read_runs
-from incseg.run_folder import Run
+from incseg.results import Run
 from made_up import write_result
 from sample_runs import NAMES, write_run
 

@@ -4,7 +4,7 @@ import pytest
 
 from incseg.report.page import render
 from incseg.report.per_class import forgetting, iou_over_steps, most_confused, sparse_shares
-from incseg.run_folder import Run
+from incseg.results import Run
 from sample_runs import NAMES
 
 

@@ -10,7 +10,7 @@ from incseg.console import Console
 from incseg.errors import InputError
 from incseg.report import summary
 from incseg.report.summary import conventions_table, per_step_table, read_runs, summary_table
-from incseg.run_folder import Run
+from incseg.results import Run
 from made_up import write_result
 
 

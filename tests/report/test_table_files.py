@@ -9,7 +9,7 @@ from command_line import run
 from incseg.console import Table
 from incseg.report.summary import summary_table
 from incseg.report.table_files import latex_table, scores_csv
-from incseg.run_folder import Run
+from incseg.results import Run
 from sample_runs import write_run
 
 

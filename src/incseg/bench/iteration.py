@@ -56,10 +56,10 @@ def _prepared(configs: Sequence[RunConfig]) -> tuple[torch.device, list[Callable
         first, second = trainer.curriculum.steps[:2]
         # Importances and prototypes come from an earlier step: give them one iteration of it.
         run = trainer.prepare(first)
-        trainer.train_on(run, next(iter(trainer.batches(first, run.images, epochs=1))), 0)
+        trainer.train_on(run, next(iter(trainer.data.batches(first, run.images, epochs=1))), 0)
         trainer.method.end(run.context)
         run = trainer.prepare(second)
-        batches = list(islice(trainer.batches(second, run.images, epochs=1), BATCHES))
+        batches = list(islice(trainer.data.batches(second, run.images, epochs=1), BATCHES))
         done = 0
 
         def iterate() -> None:

@@ -14,7 +14,8 @@ from incseg.deploy.scoring import FolderScores, score_folder
 from incseg.engine.rescore import rescore
 from incseg.report.class_table import ClassScore, class_table, run_class_table
 from incseg.report.summary import summary_table
-from incseg.run_folder import Run, write_json
+from incseg.results import Run
+from incseg.run_folder import write_json
 
 
 def score_run(folder: Path, out: Path | None, data_root: Path | None, settings: Layer | None) -> None:

@@ -23,7 +23,8 @@ from incseg.loading.reduced import reduced, usual_shapes
 from incseg.metrics import mean
 from incseg.models.segmenter import STRIDE
 from incseg.models.storage import TrainedModel
-from incseg.run_folder import Run, RunFolder, model_name
+from incseg.results import Run
+from incseg.run_folder import RunFolder, model_name
 
 EPOCHS = 30  # the paper's, as long as that is neither too few nor too many iterations
 FEWEST, MOST = 800, 6000

@@ -13,7 +13,8 @@ from incseg.engine.left_out import LeftOut, over_all
 from incseg.errors import InputError
 from incseg.models.storage import load_model
 from incseg.protocol import Protocol
-from incseg.run_folder import Run, RunFolder
+from incseg.results import Run
+from incseg.run_folder import RunFolder
 
 
 def rescore(run: Path, data_root: Path | None = None, settings: Layer | None = None) -> dict[str, Any]:

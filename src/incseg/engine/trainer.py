@@ -1,13 +1,12 @@
 """The trainer: all steps of a protocol, one after another; an interrupted run resumes and ends with the same bits."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
 from lightning.fabric import Fabric
-from lightning.fabric.wrappers import _FabricModule, _FabricOptimizer
 from timm.layers.norm_act import convert_sync_batchnorm
 from torch import Tensor
 
@@ -16,7 +15,6 @@ from incseg.config import RunConfig
 from incseg.curriculum.curriculum import Curriculum, Library
 from incseg.engine.checkpoint import Checkpoint, FinishedStep
 from incseg.engine.evaluator import (
-    loading_processes,
     number_scored,
     run_result,
     save_pictures,
@@ -29,51 +27,15 @@ from incseg.engine.journal import Journal
 from incseg.engine.left_out import LeftOut, over_all
 from incseg.engine.optimizer import build_optimizer, freeze_norm, freeze_unused
 from incseg.engine.signals import StopRequests
-from incseg.loading import BatchAddresses, TrainingImages, TrainingSet, WholeImages, training_loader, whole_loader
+from incseg.engine.step_data import StepData
+from incseg.engine.step_run import StepRun
+from incseg.loading import TrainingImages, TrainingSet
 from incseg.methods import Context, Method
 from incseg.models import Segmenter
 from incseg.models.storage import StepHistory, describe_model, load_model, save_model
 from incseg.protocol import Step
 from incseg.run_folder import RunFolder, write_json
 from incseg.seeding import seed_from
-
-
-@dataclass(frozen=True)
-class StepRun:
-    """A step while it is being trained."""
-
-    context: Context
-    images: TrainingSet
-    addresses: BatchAddresses
-    model: _FabricModule
-    optimizer: _FabricOptimizer
-    guard: UpdateGuard
-
-    @property
-    def step(self) -> Step:
-        """The classes and images of the step."""
-        return self.context.step
-
-    @property
-    def name(self) -> str:
-        """The step's name in logs."""
-        return f"step {self.step.index}"
-
-    @property
-    def per_epoch(self) -> int:
-        """Iterations in an epoch."""
-        return self.addresses.per_epoch
-
-    @property
-    def iterations(self) -> int:
-        """Iterations in the step."""
-        return len(self.addresses)
-
-    def image_names(self, iteration: int) -> list[str]:
-        """The images of a batch over all processes, as the dataset calls them."""
-        own = self.images.own
-        positions = self.addresses.images_of(iteration)
-        return [own.split.ids[own.indices[i]] if i < len(own) else "a replayed image" for i in positions]
 
 
 @dataclass
@@ -99,6 +61,11 @@ class Trainer:
     """Whether the run was asked to stop before its end."""
     left_out: LeftOut = field(default_factory=LeftOut)
     """What could not be read in the step in training."""
+
+    @property
+    def data(self) -> StepData:
+        """The images of the steps."""
+        return StepData(self.config, self.fabric, self.journal, self.left_out)
 
     def run(self) -> dict[str, Any]:
         """Train and score every step that is not finished yet; return the result."""
@@ -172,32 +139,15 @@ class Trainer:
             step,
             self.student,
             teacher,
-            batches=lambda: self.batches(step, TrainingSet(own), epochs=1),
+            batches=lambda: self.data.batches(step, TrainingSet(own), epochs=1),
             library=Library(self.curriculum, self.config.data.crop_size),
             stable_curvature=self.config.optim.stable_curvature(step.index),
-            whole_images=lambda: self._whole_images(own),
-            pixel_counts=lambda: self._pixel_counts(own, step.num_classes),
+            whole_images=lambda: self.data.whole_images(own),
+            pixel_counts=lambda: self.data.pixel_counts(own, step.num_classes),
             labels_everything=step.index == 0 or self.method.keeps_data,
             seed=seed_from(self.config.seed, "method", step.index),
             say=self.journal.say,
         )
-
-    def _whole_images(self, own: TrainingImages) -> Iterator[Batch]:
-        """This process' share of a step's images, each at its own size."""
-        whole = WholeImages(own.split, own.indices, own.table)
-        engine, fabric = self.config.engine, self.fabric
-        workers, done = loading_processes(self.config), 0
-        share, note = (fabric.global_rank, fabric.world_size), self.left_out.from_training
-        loader = whole_loader(whole, engine.score_batch_size, workers, *share, note)
-        with self.journal.progress("gathering statistics") as advance:
-            for batches in loader:
-                yield from batches
-                done += fabric.world_size * sum(len(batch.images) for batch in batches)
-                advance(min(done, len(whole)), len(whole))
-
-    def _pixel_counts(self, own: TrainingImages, num_classes: int) -> Tensor:
-        with self.journal.progress("counting the pixels of each class") as advance:
-            return own.pixel_counts(num_classes, advance, self.left_out.from_training)
 
     def prepare(self, step: Step) -> StepRun:
         """Prepare a step: the student becomes the teacher, the classifier grows, the method's parts begin."""
@@ -218,14 +168,14 @@ class Trainer:
         uses_stages = any(part.needs_stages or part.needs_raw_stages for part in active)
         freeze_unused(self.student, self.config.data.crop_size, with_stages=uses_stages)
         model, optimizer = self.fabric.setup(self.student, build_optimizer(self.student, self.config.optim))
-        addresses = self.addresses(step, images, self.config.optim.epochs)
+        addresses = self.data.addresses(step, images, self.config.optim.epochs)
         guard = UpdateGuard(self.student, self.config.engine.max_skipped, self._total)
         return StepRun(context, images, addresses, model, optimizer, guard)
 
     def _train(self, run: StepRun) -> None:
         start = self._resume(run)
         self.journal.begin_step(run.step.index, run.iterations, run.per_epoch, start)
-        batches = self.batches(run.step, run.images, self.config.optim.epochs, start)
+        batches = self.data.batches(run.step, run.images, self.config.optim.epochs, start)
         with self.stop.deferred():
             for iteration, batch in enumerate(batches, start):
                 terms = self.train_on(run, batch, iteration)
@@ -292,29 +242,6 @@ class Trainer:
         # timm's, because PyTorch's own would drop the activations that timm's encoders fuse into their norms.
         synchronised: Segmenter = convert_sync_batchnorm(student)
         return synchronised
-
-    def addresses(self, step: Step, images: TrainingSet, epochs: int, start: int = 0) -> BatchAddresses:
-        """Which images make up the step's batches, from any iteration on."""
-        own, replayed = images.shares
-        return BatchAddresses(
-            images=own,
-            batch_size=self.config.optim.batch_size,
-            epochs=epochs,
-            seed=seed_from(self.config.seed, "batches", step.index),
-            weights=images.own.weights,
-            replayed=replayed,
-            alternate=images.replay is not None and images.replay.alternate,
-            start=start,
-            rank=self.fabric.global_rank,
-            world_size=self.fabric.world_size,
-        )
-
-    def batches(self, step: Step, images: TrainingSet, epochs: int, start: int = 0) -> Iterator[Batch]:
-        """The step's batches on the device."""
-        addresses = self.addresses(step, images, epochs, start)
-        workers, on_gpu = loading_processes(self.config), self.fabric.device.type == "cuda"
-        loader = training_loader(images, addresses, workers, on_gpu, self.left_out.from_training)
-        yield from (batch.to(self.fabric.device) for batch in loader)
 
     def _record(self, run: StepRun, terms: Mapping[str, Tensor], done: int) -> None:
         """After an iteration: show the progress, and every so often write a log line and a checkpoint."""

@@ -9,7 +9,7 @@ from incseg.config import published_images
 from incseg.console import Table, mean_and_spread
 from incseg.metrics import nan_if_none
 from incseg.paper.tables import Block, ClassGroup, PaperRow, PaperTable, read_tables
-from incseg.run_folder import Run, scored_lines
+from incseg.results import Run, scored_lines
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ from incseg.methods import parse
 from incseg.paper.tables import Block, PaperRow
 from incseg.protocol import Protocol
 from incseg.registry import PLUGINS
-from incseg.run_folder import Run, RunFolder
+from incseg.results import Run
+from incseg.run_folder import RunFolder
 
 Settings = Mapping[str, Mapping[str, Any]]
 

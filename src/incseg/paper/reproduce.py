@@ -24,7 +24,7 @@ from incseg.paper.planned_run import PlannedRun
 from incseg.paper.plots import draw
 from incseg.paper.tables import Block, PaperTable
 from incseg.protocol import Protocol
-from incseg.run_folder import Run, scored_lines
+from incseg.results import Run, scored_lines
 
 CSV_HEADER = ["table", "protocol", "row", "group", "seeds", "mean", "std", "paper", "difference", "scored"]
 

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from incseg.errors import InputError
-from incseg.run_folder import Run
+from incseg.results import Run
 
 LONGEST_SIDE = 480  # pixels; more than a column of the page shows
 MOST_BYTES = 8_000_000  # of the page that pictures may take

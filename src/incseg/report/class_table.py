@@ -9,7 +9,7 @@ from rich.text import Text
 
 from incseg.console import Table, percent
 from incseg.metrics import nan_if_none, per_class_rates
-from incseg.run_folder import Run
+from incseg.results import Run
 
 LONGEST_NAME = 28  # columns; longer names are cut, so that the numbers fit beside them
 MOST_ROWS = 40  # of more classes only the extremes are shown

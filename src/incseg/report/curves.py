@@ -8,7 +8,8 @@ from typing import Any
 from incseg.metrics import mean
 from incseg.report.charts import Curve, Panel, Point, rounded_range
 from incseg.report.summary import run_names
-from incseg.run_folder import Run, RunFolder, read_metrics
+from incseg.results import Run
+from incseg.run_folder import RunFolder, read_metrics
 
 NO_LOSSES = {"step", "iteration", "epoch", "learning_rate"}  # what a line of metrics.jsonl holds besides loss terms
 

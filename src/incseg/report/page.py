@@ -28,7 +28,8 @@ from incseg.report.summary import (
     summary_table,
     title_of,
 )
-from incseg.run_folder import Run, RunFolder
+from incseg.results import Run
+from incseg.run_folder import RunFolder
 
 SCRIPTS = ("elements.js", "theme.js", "iou.js", "confusion.js", "pictures.js")
 

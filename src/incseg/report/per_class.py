@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from incseg.console import percent
 from incseg.metrics import nan_if_none
-from incseg.run_folder import Run
+from incseg.results import Run
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from incseg.console import Table, mean_and_spread, percent
 from incseg.errors import InputError
 from incseg.metrics import CONVENTIONS, nan_if_none
 from incseg.protocol import Protocol
-from incseg.run_folder import Run, scored_lines
+from incseg.results import Run, scored_lines
 
 # The columns of the summary after those of the class groups. A score added to metrics.step_scores is shown in the
 # terminal and on the page by one line here; runs from before it was added show a dash.

@@ -5,7 +5,7 @@ import io
 from collections.abc import Iterator, Sequence
 
 from incseg.console import Table
-from incseg.run_folder import Run
+from incseg.results import Run
 
 COLUMNS = ("run", "label", "protocol", "method", "seed", "step", "score", "class", "learnt_in_step", "value")
 # TeX's special characters; the signs that our tables use themselves come last.
