@@ -121,7 +121,8 @@ class Run:
     def background_recall(self, step: int) -> float:
         """The share of true background that a step's model calls so; NaN where no image labels every class."""
         entry = self.entry(step)
-        row = entry["confusion"][BACKGROUND] if entry and "confusion" in entry else []
+        counts = entry.get("confusion") if entry else None
+        row = counts[BACKGROUND] if counts else []
         return row[BACKGROUND] / sum(row) if sum(row) else math.nan
 
     @property

@@ -355,7 +355,7 @@ MASK, PHOTO = "gtFine/train/ulm/ulm_0_0_gtFine_labelIds.png", "leftImg8bit/train
     [
         ("cityscapes/13-6", lambda root: (root / "gtFine").rename(root / "gone"), "there is no gtFine/"),
         ("cityscapes/13-6", lambda root: (root / MASK).unlink(), f"{MASK} is missing: is the archive fully unpacked?"),
-        ("cityscapes/13-6", lambda root: (root / PHOTO).write_bytes((root / PHOTO).read_bytes()[:-20]), PHOTO),
+        ("cityscapes/13-6", lambda root: (root / PHOTO).write_bytes((root / PHOTO).read_bytes()[:-40]), PHOTO),
         (
             "cityscapes/13-6",
             lambda root: Image.new("RGB", (38, 4), "red").save(root / MASK),
@@ -388,6 +388,7 @@ def test_orders_of_one_protocol_go_to_folders_of_their_own(monkeypatch: pytest.M
     folders: list[Path] = []
     monkeypatch.setattr("incseg.engine.assembly.train", lambda _, folder, *__: folders.append(folder))
     monkeypatch.setattr("incseg.cli.train.show_runs", lambda *_: None)
+    monkeypatch.setattr("incseg.cli.train.refuse_missing_data", lambda _: None)
     for recipe in ("ade20k/100-50/disjoint", "ade20k/100-50-b/disjoint", "ade20k/100-50"):
         assert run("train", recipe, "--method", "mib") == 0
     names = [str(folder) for folder in folders]

@@ -94,7 +94,7 @@ def test_folders_without_a_result_are_named(tmp_path: Path) -> None:
 
 def test_tables_print_in_a_narrow_terminal(tmp_path: Path) -> None:
     console = Console(width=70, file=io.StringIO(), record=True)
-    console.print(summary_table([Run.read(write_run(tmp_path / "run"))]).for_terminal(console.width))
+    console.print(*summary_table([Run.read(write_run(tmp_path / "run"))]).for_terminal(console.width))
     assert "25.0" in console.export_text()
 
 

@@ -129,6 +129,8 @@ def evaluate(
     """
     from incseg.run_folder import RunFolder
 
+    if data is None and step is not None:
+        raise InputError("--step goes with --data DIR: the models of a run are all scored, one after another.")
     if data is None and not RunFolder(run).config.is_file():
         raise InputError(
             f"{run} is not the folder of a run: it holds no {RunFolder(run).config.name}. To score a model on a folder "
@@ -140,8 +142,6 @@ def evaluate(
     if out is not None:
         usable_file(out)
     if data is None:
-        if step is not None:
-            raise InputError("--step goes with --data DIR: the models of a run are all scored, one after another.")
         score_run(run, out, data_root, settings)
     elif data_root is not None or settings:
         raise InputError(

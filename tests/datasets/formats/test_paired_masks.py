@@ -95,7 +95,7 @@ def test_vocs_palette_borders_and_lists(tmp_path: Path) -> None:
     write_pictures(root / "JPEGImages", ["a.jpg", "b.jpg", "unlabelled.jpg"])
     (root / "SegmentationClass").mkdir()
     for name in "ab":
-        index_image(numbers(box=5, cat=8, rest=0)).save(root / "SegmentationClass" / f"{name}.png")
+        index_image(numbers(box=5, cat=8, rest=0), "voc").save(root / "SegmentationClass" / f"{name}.png")
     (root / "ImageSets" / "Segmentation").mkdir(parents=True)
     for part, name in (("train", "b"), ("val", "a")):
         (root / "ImageSets" / "Segmentation" / f"{part}.txt").write_text(name)
