@@ -114,7 +114,7 @@ def test_labels_are_channels_in_order_b(root: Path) -> None:
 
 def test_scored_as_in_ucd_and_as_in_mib(root: Path) -> None:
     def scored(**data: str) -> list[int]:
-        plan = curriculum(root, "ade20k/100-50/overlapped", **data)
+        plan = curriculum(root, "ade20k/100-50/overlapped", scoring="full", **data)
         labels: list[int] = plan.scored_images(plan.steps[0])[0][0].labels[0, ::2].tolist()
         return labels
 

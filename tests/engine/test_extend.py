@@ -26,6 +26,7 @@ from incseg.models import Architecture
 from incseg.models.storage import describe_model
 from incseg.protocol import Protocol
 from incseg.results import Run
+from incseg.run_folder import read_json, write_json
 
 QUICK = {"optim": {"epochs": 1, "batch_size": 4}, "data": {"crop_size": 32, "workers": 0},
          "engine": {"accelerator": "cpu", "pictures": 1}}  # fmt: skip
@@ -204,7 +205,7 @@ def test_a_method_with_memory_goes_on_from_its_own_run(
     ("classes", "arguments", "message"),
     [
         ([" DISC"], [], "the model already knows all classes of new ( DISC): there is none to add".replace("( ", "(")),
-        (["ring", "Ring "], [], "names one class twice"),
+        (["ring", "Ring "], [], "which are one name in another form"),
         (["ring"], ["--method", "joint"], "'joint' trains on images of earlier steps"),
         (["ring"], ["--method", "emseg"], "'emseg' trains on images of earlier steps"),
         (["ring"], ["--method", "mbi"], "Did you mean 'mib'?"),
@@ -330,7 +331,7 @@ def test_an_empty_list_of_validation_images_is_refused(
     (tmp_path / place / "val.txt").write_text("")
     validation: list[str | Path] = ["--validation", labelled] if place == "labelled" else []
     assert run("extend", tiny_run, "--data", new, "--out", tmp_path / "out", *validation) == 2
-    expected = {"new": "no validation image of new shows a class", "labelled": "has an empty val.txt"}
+    expected = {"new": "new has no validation image", "labelled": "has an empty val.txt"}
     assert expected[place] in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -386,10 +387,10 @@ def test_what_ends_near_zero_is_named_in_terminal_and_report(tiny_run: Path, fol
     new = folder("new", "ring")
     assert run("extend", tiny_run, "--data", new, "--out", tmp_path / "out", *DOTTED) == 0
     path = tmp_path / "out" / "result.json"
-    result = json.loads(path.read_text())
+    result = read_json(path)
     result["steps"][-1]["iou"]["ring"] = 0.001
     result["steps"][-1]["confusion"][0] = [1, 99, 0, 0, 0, 0]
-    path.write_text(json.dumps(result))
+    write_json(path, result)
     warning = "Hardly recognised after step 1: background, ring (below 2%)."
     table = before_and_after(tmp_path / "out")
     assert warning in table.note

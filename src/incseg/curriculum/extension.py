@@ -129,16 +129,14 @@ class Extension(Curriculum):
 
     def _require_scored(self, report_progress: ReportProgress | None) -> None:
         """Check the masks before training, for which there must be something to be scored on; the scan is cached."""
-        shown: set[int] = set()
-        for split, classes, channels in self._scored:
-            for ids in self._presence_in(split, classes, report_progress):
-                shown |= {channels[dataset_id] for dataset_id in ids if dataset_id < len(channels)}
+        for split, classes, _ in self._scored:
+            self._presence_in(split, classes, report_progress)
         if self.data.validation is not None and not any(len(scored.split) for scored in self._scored[:-1]):
             raise InputError(f"--validation {self.data.validation} has an empty val.txt: it lists no image to score.")
-        if not shown - {BACKGROUND, IGNORE}:
+        if not any(len(scored.split) for scored in self._scored):
             raise InputError(
-                f"no validation image of {self.source.name} shows a class of the extended model: there would be "
-                "nothing to score; add such images to its val.txt, or remove that file to hold out every fifth image."
+                f"{self.source.name} has no validation image: there would be nothing to score; add some to its val.txt, "
+                "or remove that file, and a fifth of the images is held out."
             )
 
     def _require_every_class(self) -> None:
