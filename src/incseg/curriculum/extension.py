@@ -135,7 +135,7 @@ class Extension(Curriculum):
             raise InputError(f"--validation {self.data.validation} has an empty val.txt: it lists no image to score.")
         if not any(len(scored.split) for scored in self._scored):
             raise InputError(
-                f"{self.source.name} has no validation image: there would be nothing to score; add some to its val.txt, "
+                f"{self.source.name} has no validation image, nothing to score on; add some to its val.txt, "
                 "or remove that file, and a fifth of the images is held out."
             )
 
