@@ -15,7 +15,7 @@ from incseg.errors import DamagedError
 
 FORMAT = 1  # raise it when a reader of the version before would misread a file
 KEYS = ("format", "checksum")
-COMMENT = "# checksum "  # how the last line of a text file begins
+COMMENT = "# checksum "  # how a text file begins
 
 
 def checksum(data: bytes) -> str:
@@ -44,14 +44,14 @@ def unsealed(values: object, where: Path | str) -> dict[str, Any]:
 
 
 def sealed_text(text: str) -> str:
-    """Text with a last line that holds its checksum, as a comment of YAML."""
-    return f"{text}{COMMENT}{checksum(text.encode())}\n"
+    """Text after a line that holds its checksum, as a comment of YAML; first, so that a text cut off still has it."""
+    return f"{COMMENT}{checksum(text.encode())}\n{text}"
 
 
 def require_intact_text(text: str, where: Path | str) -> None:
     """Refuse a text that is not what :func:`sealed_text` made; one without a checksum is older."""
-    body, found, seal = text.rpartition(COMMENT)
-    if found and seal != f"{checksum(body.encode())}\n":
+    seal, _, body = text.partition("\n")
+    if seal.startswith(COMMENT) and seal != f"{COMMENT}{checksum(body.encode())}":
         raise DamagedError(
             f"{where} was changed or is damaged: its content does not match its checksum; put the original back, or "
             "delete it and train again with the original command, which writes it anew."

@@ -106,7 +106,7 @@ def test_lists_fit_a_small_terminal(
         (["train", "shapes/4-2", "--settings.ucd", "3"], "'settings' is neither a group of settings nor a method"),
         (["train", "shapes/4-2", "--method.x", "1"], "'method' is neither a group of settings nor a method"),
         (["train", "shapes/4-2", "--ucd.temprature", "1"], "Did you mean 'ucd.temperature'?"),
-        (["train", "shapes/4-2", "--mib.zzz", "1"], "The settings of 'mib' are: kd-weight."),
+        (["train", "shapes/4-2", "--mib.zzz", "1"], "The settings of 'mib' are: kd-weight, keep-background."),
         (["train", "shapes/4-2", "--method", "mib", "--ucd.temperature", "1"], "'ucd' is neither"),
         (["train", "shapes/4-2", "--model.decoder-options", "{a"], "model.decoder_options cannot be '{a'"),
         (["train", "shapes/4-2", "--model.decoder-options", "16"], "model.decoder_options cannot be 16"),
@@ -264,10 +264,11 @@ def test_a_second_interrupt_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr("incseg.engine.assembly.train", interrupted_twice)
     monkeypatch.setattr("os._exit", ended.append)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     try:
         assert run("train", "shapes/4-2") == 1
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, before)
     assert ended == [1]
 
 

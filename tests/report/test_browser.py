@@ -241,7 +241,7 @@ def test_tables_are_whole_on_a_phone(tmp_path: Path, open_page: OpenPage) -> Non
     page = open_page(tmp_path / "report.html", width=390)
     page.locator("details").first.evaluate("d => { d.open = true; }")
     boxes = page.locator(".scroll:visible")
-    assert boxes.count() == 7
+    assert boxes.count() == 8
     assert boxes.evaluate_all("all => all.filter((box) => box.scrollWidth > box.clientWidth).length") == 0
     first = page.locator("#summary td[data-label='1-5']").first
     assert first.evaluate("cell => getComputedStyle(cell, '::before').content") == '"1-5 "'
