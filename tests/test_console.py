@@ -83,6 +83,15 @@ def test_words_and_numbers_of_a_wide_table_are_not_broken(width: int, name: str,
     assert max(map(len, shown.splitlines())) <= width
 
 
+def test_a_long_name_is_broken_between_words_before_columns_are_moved_below() -> None:
+    screen = io.StringIO()
+    name = "mib+ucd (optim.incremental_learning_rate 0.001, mib.keep_background True)"
+    Console(file=screen, width=80).show(Table("mIoU", HEADERS[:8], [[name, *["71.5"] * 7]]))
+    shown = screen.getvalue()
+    assert shown.count("method") == 1
+    assert all(word in shown for word in name.split())
+
+
 def test_prose_is_broken_between_words_only() -> None:
     screen = io.StringIO()
     rows = [["--optim.incremental-learning-rate", "unsophisticated", "a sentence that goes on"]]

@@ -157,7 +157,7 @@ class Table:
         """Widths that break lines only between words, and numbers nowhere; None if there is no room for that."""
         columns = list(zip(self.headers, *self.rows, strict=True))
         widest = [max(cell_len(line) for cell in column for line in cell.split("\n")) for column in columns]
-        least = [max(map(cell_len, self._pieces(column))) for column in columns]
+        least = [max(map(cell_len, self._pieces(column, index == 0))) for index, column in enumerate(columns)]
         if 2 * widest[0] <= width:
             least[0] = widest[0]  # a name cut in two is hard to find again
         room, wish = width - sum(least), sum(widest) - sum(least)
@@ -166,11 +166,12 @@ class Table:
         share = min(1, room / wish) if wish else 1
         return [low + int(share * (high - low)) for low, high in zip(least, widest, strict=True)]
 
-    def _pieces(self, column: Sequence[str]) -> list[str]:
-        """What must stay whole: the words of a header and of prose, and any number with its spread."""
+    def _pieces(self, column: Sequence[str], are_names: bool) -> list[str]:
+        """What must stay whole: the words of a header, of names and of prose, and any number with its spread."""
         header, *cells = column
-        broken = (header, *cells) if self.prose else (header,)
-        return ["", *(word for text in broken for word in text.split()), *([] if self.prose else cells)]
+        is_text = are_names or self.prose
+        broken = (header, *cells) if is_text else (header,)
+        return ["", *(word for text in broken for word in text.split()), *([] if is_text else cells)]
 
     def to_html(self) -> str:
         """An HTML table; every cell is escaped."""

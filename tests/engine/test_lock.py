@@ -48,7 +48,7 @@ def test_the_lock_of_a_dead_process_is_no_lock(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.lock.write_text('{"host": "here", "process": 1, "since": "long ago"}')
     with only_writer(folder, print):
-        pass
+        assert "is being written by process" in answer_of_another_process(folder), "it is this one's now"
 
 
 def test_a_folder_that_stays_empty_is_removed(tmp_path: Path) -> None:

@@ -113,11 +113,11 @@ def conventions_table(runs: Sequence[Run]) -> Table:
             groups = [(first, base), (base + 1, last), (first, last)] if base < last else [(first, last)]
             scores = [run.counted(name) for run in seeds]
             columns = [mean_and_spread([each[score] for each in scores]) for score in COUNTED]
-            rows.append([label, name, ", ".join(_range(a, b) for a, b in groups), *columns])
+            rows.append([f"{label}, as in {name}", ", ".join(_range(a, b) for a, b in groups), *columns])
     papers = "; ".join(f"{name}: {convention.papers}" for name, convention in CONVENTIONS.items())
     note = f"{papers}; 0 is background; dkd counts a class that appears nowhere as 0, the others leave it out"
     title = "by the conventions of the literature: mIoU after the last step (%)"
-    headers = ["method", "as in", "classes: base, later, all", *COUNTED]
+    headers = ["method, and how it is counted", "classes: base, later, all", *COUNTED]
     return Table(title, headers, rows, "\n".join([*scored_lines(runs), note]))
 
 
