@@ -98,7 +98,7 @@ def test_a_run_folder_from_anyone_runs_nothing(
 ) -> None:
     theirs = trap.parent / "theirs"
     shutil.copytree(solved_base, theirs)
-    text = read_text(theirs / "config.yaml").replace("method: ft", "method: recall").rpartition("#")[0]
+    text = read_text(theirs / "config.yaml").replace("method: ft", "method: recall").partition("\n")[2]
     text = text.replace("settings: {}", f"settings: {{recall: {{generator: '{EVIL}:make', images: pictures}}}}")
     assert EVIL in text
     (theirs / "config.yaml").write_text(text)
