@@ -61,13 +61,24 @@ def test_resized_masks_classes_in_no_image_and_a_missing_background_are_asked_ab
     paint(folder, mask)
     code, said = asked(folder, tmp_path)
     assert code == 0
-    assert "'square' (id 2): It occurs only along borders" in said
+    assert "'square' (id 2) in most images that show it: It occurs only along borders" in said
     assert "(id 1)" not in said
     assert "no training image shows 'cross'." in said
     assert "no mask holds 0, the id of 'background'" in said
     (folder / "classes.txt").write_text("disc\nsquare\ntriangle\ncross")
     paint(folder, mask - 1)
     assert "'disc', the first line of classes.txt, is taken for the background" in asked(folder, tmp_path)[1]
+
+
+def test_one_true_object_does_not_hide_interpolation_in_the_other_images(folder: Path, tmp_path: Path) -> None:
+    mask = np.full((32, 32), 1, np.uint8)
+    mask[:, 16:] = 3
+    mask[:, 15] = 2
+    paint(folder, mask)
+    large = mask.copy()
+    large[:, :14] = 2  # more pixels than the lines of all others together
+    Image.fromarray(large).save(sorted((folder / "masks").iterdir())[0])
+    assert "'square' (id 2) in most images" in asked(folder, tmp_path)[1]
 
 
 def test_unknown_ids_along_borders_are_explained(folder: Path, tmp_path: Path) -> None:

@@ -154,6 +154,10 @@ def test_published_lists_are_given_per_column_and_are_the_published_recipe() -> 
     assert lists["ade20k/100-10/disjoint"][-2:] == ["--splits", "B"]
     assert "--splits" not in lists["ade20k/offline/overlapped"]
     assert not any(run.deviations for run in plan.runs)
+    both = make_plan(
+        "ade-disjoint", rows=["mib"], columns=["100-50"], orders=["a", "b"], splits=["100-50=A", "100-50-b=B"]
+    )
+    assert [run.config.data.splits for run in both.runs] == [Path("A").resolve(), Path("B").resolve()]
     (alone,) = make_plan("ade-disjoint", rows=["mib"], columns=["50-50"], splits=["C"]).runs
     assert alone.config.data.splits == Path("C").resolve()
     (unpublished,) = make_plan("ade-overlapped", rows=["mib"], columns=["50-50"], splits=["C"]).runs

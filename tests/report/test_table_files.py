@@ -35,11 +35,13 @@ def test_the_csv_has_every_number_of_the_results(runs: list[Run]) -> None:
             for name, value in entry["miou"].items():
                 assert values(f"miou_{name}", entry["step"]) == {"": value}
         last = len(result["steps"]) - 1
-        assert values("average_miou", last) == {"": result["average_miou"]}
+        for name in ("average_miou", "average_miou_with_background"):
+            assert values(name, last) == {"": result[name]}
+        assert {line["scored"] for line in own} == {one.scored}
         forgetting = result["forgetting"]
         assert values("forgetting", last) == {**forgetting["classes"], "": forgetting["mean"]}
         count = sum(len(entry["iou"]) + len(entry["miou"]) for entry in result["steps"])
-        assert len(own) == count + len(forgetting["classes"]) + 2
+        assert len(own) == count + len(forgetting["classes"]) + 3
         learnt = {line["class"]: line["learnt_in_step"] for line in own if line["class"]}
         assert learnt == {name: str(0 if channel < 3 else 1) for channel, name in enumerate(result["classes"])}
 

@@ -38,8 +38,8 @@ class Findings:
     images: int
     pixels: Counts = field(default_factory=_zeros)
     shown_by: Counts = field(default_factory=_zeros)
-    between: Counts = field(default_factory=_zeros)
-    """By id, the pixels beside which there is both a smaller and a larger id."""
+    interpolated_in: Counts = field(default_factory=_zeros)
+    """By id, the images in which most of its pixels lie between a smaller and a larger id."""
     problems: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     usable: dict[int, frozenset[int]] = field(default_factory=dict)
     """Image without problems → the ids it shows."""
@@ -80,7 +80,7 @@ def examine(
             findings.problems[seen.kind] += [seen.sentence] if seen.sentence else []
         else:
             findings.pixels += seen.pixels
-            findings.between += seen.between
+            findings.interpolated_in += mostly_between(seen.pixels, seen.between)
             findings.shown_by += seen.pixels > 0
             findings.usable[index] = frozenset(np.flatnonzero(seen.pixels).tolist())
     return findings
@@ -100,7 +100,7 @@ def _look(split: Split, index: int, classes: Sequence[str], full: bool) -> Look:
         between = np.bincount(mask[lies_between(mask)], minlength=len(pixels))
         unknown = np.arange(len(pixels)) >= len(classes)
         unknown[IGNORE] = False
-        hint = f" {INTERPOLATED}" if mostly_between(pixels[unknown].sum(), between[unknown].sum()) else ""
+        hint = f" {INTERPOLATED}" if mostly_between(pixels[unknown].sum(), between[unknown].sum()).all() else ""
         refuse_unknown(split, index, np.flatnonzero(pixels).tolist(), classes)
     except InputError as error:
         return Look(kind, f"{error}{hint}")
@@ -122,9 +122,10 @@ def _over_neighbours(reduce: np.ufunc, mask: NDArray[Any]) -> NDArray[Any]:
     return over
 
 
-def mostly_between(pixels: int, between: int) -> bool:
-    """Whether an id with so many pixels, so many of them between others, is a product of interpolation."""
-    return bool(pixels) and bool(between >= BETWEEN * pixels)
+def mostly_between(pixels: NDArray[Any], between: NDArray[Any]) -> NDArray[np.bool_]:
+    """Whether ids with so many pixels in a mask, so many of them between others, are products of interpolation."""
+    mostly: NDArray[np.bool_] = (pixels > 0) & (between >= BETWEEN * pixels)
+    return mostly
 
 
 def varied_images(shown_by: Mapping[Key, frozenset[int]], usual: int) -> list[Key]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from incseg.datasets.check import INTERPOLATED, Counts, Findings, mostly_between
+from incseg.datasets.check import INTERPOLATED, Counts, Findings
 from incseg.datasets.source import BACKGROUND_NAMES, DatasetEntry, plain
 from incseg.protocol import BACKGROUND, IGNORE
 
@@ -24,14 +24,15 @@ def nothing_labelled(entry: DatasetEntry, classes: Sequence[str], found: Mapping
 
 def doubts(entry: DatasetEntry, classes: Sequence[str], found: Mapping[str, Findings]) -> list[str]:
     """Sentences on what to look at, of what was found in each split; none if there is nothing."""
-    pixels, between = _total(found, "pixels"), _total(found, "between")
+    pixels, shown_by = _total(found, "pixels"), _total(found, "shown_by")
+    interpolated = 2 * _total(found, "interpolated_in") > shown_by  # in more than half of the images that show it
     sentences = [_absent(split, classes, findings.shown_by) for split, findings in found.items()]
     if entry.published_images is None:
         sentences.append(_background(classes, pixels))
     sentences += [
-        f"'{name}' (id {index}): {INTERPOLATED}"
+        f"'{name}' (id {index}) in most images that show it: {INTERPOLATED}"
         for index, name in enumerate(classes)
-        if index != BACKGROUND and mostly_between(pixels[index], between[index])
+        if index != BACKGROUND and interpolated[index]
     ]
     if entry.doubt is not None:
         sentences.append(entry.doubt(frozenset(np.flatnonzero(pixels).tolist())))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from incseg.config import RunConfig
+from incseg.config import RunConfig, published_name
 from incseg.errors import InputError, closest
 from incseg.files import usable_folder
 from incseg.methods import summands
@@ -92,7 +92,7 @@ def make_plan(
     usable_folder(out)
     found, settings = read_table(table), settings or {}
     chosen, blocks = _choose_rows(found, rows), _choose_blocks(found, columns)
-    folders = _data_folders(blocks, _data_roots(data_roots, blocks), _lists(splits, blocks))
+    folders = _data_folders(blocks, orders, _data_roots(data_roots, blocks), _lists(splits, blocks, orders))
     left_out = {row.label: reason for row in chosen if (reason := _missing_setting(row, settings))}
     possible = [row for row in chosen if row.label not in left_out]
     if not possible:
@@ -102,7 +102,7 @@ def make_plan(
     cells = {
         (row.name, block.protocol): [
             PlannedRun.of(
-                row, block, order, FIRST_SEED + index, _settings_for(row, settings), folders[block.protocol], out
+                row, block, order, FIRST_SEED + index, _settings_for(row, settings), folders[block.protocol, order], out
             )
             for order in orders
             for index in range(seeds)
@@ -162,14 +162,24 @@ def _data_roots(given: Sequence[str], blocks: Sequence[Block]) -> dict[str, Path
     return {name: Path(root) for name, root in ([(d, plain[0]) for d in datasets] if plain else named.items())}
 
 
-def _lists(given: Sequence[str], blocks: Sequence[Block]) -> dict[str, Path]:
-    """Folders of lists by protocol, from one ``DIR`` or several ``COLUMN=DIR``."""
-    found: dict[str, Path] = {}
+Column = tuple[str, str]  # a protocol, and the name of the class order in which it is run
+
+
+def _columns(blocks: Sequence[Block], orders: Sequence[str]) -> dict[Column, str]:
+    """Every protocol in every order, and how a person names it: ``ade20k/100-50-b/disjoint`` in order b."""
+    pairs = [(block.protocol, order) for block in blocks for order in orders]
+    return {(protocol, order): published_name(protocol, (order,)) or protocol for protocol, order in pairs}
+
+
+def _lists(given: Sequence[str], blocks: Sequence[Block], orders: Sequence[str]) -> dict[Column, Path]:
+    """Folders of lists by protocol and order, from one ``DIR`` or several ``COLUMN=DIR``."""
+    found: dict[Column, Path] = {}
+    columns = _columns(blocks, orders)
     for text in given:
-        column, equals, folder = text.rpartition("=")
-        fitting = [block.protocol for block in blocks if not equals or _is_part(column, block.protocol)]
+        named, equals, folder = text.rpartition("=")
+        fitting = [column for column, name in columns.items() if not equals or _is_part(named, name)]
         if len(fitting) != 1:
-            wish = " ".join(f"{block.protocol}=DIR" for block in blocks)
+            wish = " ".join(f"{name}=DIR" for name in columns.values())
             raise InputError(
                 f"--splits {text} fits {len(fitting)} of the columns, and lists are of one: write --splits {wish}."
             )
@@ -178,16 +188,17 @@ def _lists(given: Sequence[str], blocks: Sequence[Block]) -> dict[str, Path]:
 
 
 def _data_folders(
-    blocks: Sequence[Block], roots: Mapping[str, Path], lists: Mapping[str, Path]
-) -> dict[str, dict[str, Path]]:
-    """The settings ``root`` and ``splits`` of the data, by protocol, as far as given."""
+    blocks: Sequence[Block], orders: Sequence[str], roots: Mapping[str, Path], lists: Mapping[Column, Path]
+) -> dict[Column, dict[str, Path]]:
+    """The settings ``root`` and ``splits`` of the data, by protocol and order, as far as given."""
     return {
-        block.protocol: {
+        (block.protocol, order): {
             name: path
-            for name, path in (("root", roots.get(_dataset(block))), ("splits", lists.get(block.protocol)))
+            for name, path in (("root", roots.get(_dataset(block))), ("splits", lists.get((block.protocol, order))))
             if path is not None
         }
         for block in blocks
+        for order in orders
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from incseg.console import Table
 from incseg.results import Run
 
-COLUMNS = ("run", "label", "protocol", "method", "seed", "step", "score", "class", "learnt_in_step", "value")
+COLUMNS = ("run", "label", "protocol", "method", "seed", "scored", "step", "score", "class", "learnt_in_step", "value")
 # TeX's special characters; the signs that our tables use themselves come last.
 LATEX = {
     "\\": r"\textbackslash{}",
@@ -30,14 +30,14 @@ def scores_csv(runs: Sequence[Run]) -> str:
     """One line per score, as in ``result.json``: IoU between 0 and 1, empty where there is none.
 
     ``score`` is ``iou`` for a class after a step, ``miou_all``, ``miou_old`` … for the means of a step, ``forgetting``
-    of a class or their mean, and ``average_miou`` over the steps; the last two belong to the run as a whole, so their
-    step is its last.
+    of a class or their mean, and ``average_miou`` over the steps, without and with background; these belong to the run
+    as a whole, so their step is its last. ``scored`` says how, and on how many images of the last step.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for run in runs:
-        head = [run.folder, run.label, run.protocol, run.method, run.seed]
+        head = [run.folder, run.label, run.protocol, run.method, run.seed, run.scored]
         writer.writerows([*head, *line] for line in _scores(run))
     return text.getvalue()
 
@@ -55,7 +55,9 @@ def _scores(run: Run) -> Iterator[list[object]]:
     for name, value in forgetting["classes"].items():
         yield [last, "forgetting", name, learnt[name], value]
     yield [last, "forgetting", "", "", forgetting["mean"]]
-    yield [last, "average_miou", "", "", run.result["average_miou"]]
+    for name in ("average_miou", "average_miou_with_background"):
+        if name in run.result:  # results from before have only the first
+            yield [last, name, "", "", run.result[name]]
 
 
 def latex_table(table: Table) -> str:
