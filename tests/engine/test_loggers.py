@@ -90,6 +90,7 @@ def test_a_shared_first_step_is_in_tensorboard_once(quick_config: MakeConfig, pl
 def test_wandb_offline_gets_the_run_and_takes_it_up_again(
     quick_config: MakeConfig, plain_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    importlib.import_module("wandb").teardown()  # it remembers the mode of the first run of a process
     monkeypatch.setenv("WANDB_MODE", "offline")
     run = tmp_path / "run"
     interrupt(with_loggers(quick_config, "wandb"), run)
