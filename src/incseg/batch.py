@@ -16,7 +16,7 @@ class Batch(NamedTuple):
 
     Attributes:
         images: (B, 3, H, W) uint8 RGB; the network normalises.
-        labels: (B, H, W) int64 channels: 0 background, 255 ignored.
+        labels: (B, H, W) int64 channels: 0 background, 255 ignored; uint8 on the way from a loading process.
         replayed: (B,) int64, the old class a replayed image was kept for, 0 for the step's own images; None where
             nothing is ever replayed.
     """
@@ -26,9 +26,10 @@ class Batch(NamedTuple):
     replayed: Tensor | None = None
 
     def to(self, device: torch.device) -> "Batch":
-        """The same on a device, without waiting for it."""
+        """The same on a device, without waiting for it; labels become int64 there, as bytes are quicker to send."""
         replayed = None if self.replayed is None else self.replayed.to(device, non_blocking=True)
-        return Batch(self.images.to(device, non_blocking=True), self.labels.to(device, non_blocking=True), replayed)
+        labels = self.labels.to(device, non_blocking=True).long()
+        return Batch(self.images.to(device, non_blocking=True), labels, replayed)
 
 
 class Outputs(NamedTuple):

@@ -21,7 +21,7 @@ from incseg.engine.journal import Journal
 from incseg.engine.rescore import rescore
 from incseg.engine.trainer import Trainer
 from incseg.errors import InputError, TrainingError
-from incseg.loading.batches import ScoredImages, whole_loader
+from incseg.loading import ScoredImages, whole_loader
 from incseg.methods import Context, Part, method_names, parse, register_method
 from incseg.methods.parsing import METHODS
 from incseg.models import Architecture, Segmenter

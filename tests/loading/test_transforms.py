@@ -5,8 +5,10 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
+from torchvision.transforms import v2
 
 from incseg.loading import CentreCrop, TrainingTransform
+from incseg.loading.transforms import draw_crop
 
 ROWS, COLUMNS = 150, 200
 ENLARGED = TrainingTransform(256)  # larger than any crop of such an image: every row and column of the crop is seen
@@ -20,7 +22,7 @@ def position_image(rows: int = ROWS, columns: int = COLUMNS) -> tuple[Tensor, Te
     return image, row * columns + column
 
 
-class Crop(NamedTuple):
+class Seen(NamedTuple):
     """What a transform cut out, read off the pixel numbers in its mask."""
 
     top: int
@@ -30,15 +32,15 @@ class Crop(NamedTuple):
     flipped: bool
 
 
-def crop_of(mask: Tensor, columns: int = COLUMNS) -> Crop:
+def crop_of(mask: Tensor, columns: int = COLUMNS) -> Seen:
     row, column = mask // columns, mask % columns
     top, left = int(row.min()), int(column.min())
     flipped = bool(column[0, 0] > column[0, -1])
-    return Crop(top, left, int(row.max()) - top + 1, int(column.max()) - left + 1, flipped)
+    return Seen(top, left, int(row.max()) - top + 1, int(column.max()) - left + 1, flipped)
 
 
 @pytest.fixture(scope="module")
-def crops() -> list[Crop]:
+def crops() -> list[Seen]:
     image, mask = position_image()
     return [crop_of(ENLARGED(image, mask, seed)[1]) for seed in SEEDS]
 
@@ -65,6 +67,17 @@ def test_the_seed_alone_decides_the_draw() -> None:
     assert not torch.equal(first[1], other[1])
 
 
+@pytest.mark.parametrize("size", [(375, 500), (500, 333), (96, 96), (30, 300), (300, 31), (7, 9)])
+def test_a_crop_is_drawn_as_torchvision_draws_it(size: tuple[int, int]) -> None:
+    crop = v2.RandomResizedCrop(64, scale=(0.5, 2.0), ratio=(3 / 4, 4 / 3))
+    for seed in (2**63 - 1, 2**40 + 3, *range(150)):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            expected = crop.make_params([torch.empty(3, *size)])
+            flipped = bool(torch.rand(1) < 0.5)
+        assert draw_crop(size, seed)._asdict() == {**expected, "flipped": flipped}
+
+
 @pytest.mark.parametrize("size", [64, 256])
 def test_image_and_mask_are_cropped_scaled_and_flipped_alike(size: int) -> None:
     """Away from the border, interpolated positions differ from the nearest ones by at most a pixel of the crop."""
@@ -77,7 +90,7 @@ def test_image_and_mask_are_cropped_scaled_and_flipped_alike(size: int) -> None:
         assert (row - numbers // COLUMNS).abs().max() <= scale
 
 
-def test_crops_cover_at_least_half_of_the_image_and_are_nearly_square(crops: list[Crop]) -> None:
+def test_crops_cover_at_least_half_of_the_image_and_are_nearly_square(crops: list[Seen]) -> None:
     areas = [crop.height * crop.width / (ROWS * COLUMNS) for crop in crops]
     ratios = [crop.width / crop.height for crop in crops]
     rounding = 0.01  # sides are whole pixels
@@ -87,7 +100,7 @@ def test_crops_cover_at_least_half_of_the_image_and_are_nearly_square(crops: lis
     assert 1.25 < max(ratios) < 4 / 3 + rounding
 
 
-def test_crops_lie_anywhere_and_half_of_them_are_flipped(crops: list[Crop]) -> None:
+def test_crops_lie_anywhere_and_half_of_them_are_flipped(crops: list[Seen]) -> None:
     assert min(crop.top for crop in crops) == min(crop.left for crop in crops) == 0
     assert max(crop.top + crop.height for crop in crops) == ROWS
     assert max(crop.left + crop.width for crop in crops) == COLUMNS

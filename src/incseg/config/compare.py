@@ -13,7 +13,7 @@ RESCORING = SCORING | {"data.on_error"}
 
 # Settings that do not change the result: where the data is, and how the machine works. The precision does change it.
 RUNTIME_ONLY = {
-    "data.root", "data.workers", "data.changed", "data.on_error",
+    "data.root", "data.workers", "data.cache", "data.changed", "data.on_error",
     *(f"engine.{name}" for name in EngineConfig.model_fields if name != "precision"),
 }  # fmt: skip
 

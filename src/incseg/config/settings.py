@@ -104,6 +104,9 @@ class DataConfig(Section):
     are enlarged again; the model remembers it. none: images are taken at their own size."""
     workers: int = Field(default=4, ge=0)
     """Processes that load images, at most one per core; 0: the training process itself. Results do not depend on it."""
+    cache: Literal["auto", "gpu", "ram", "none"] = "auto"
+    """Where training images are kept once they are decoded: on the GPU, which then cuts the crops itself, in RAM, or
+    nowhere; auto: on the GPU if they take at most a quarter of its free memory, else nowhere. Crops are the same."""
     class_order: tuple[str, ...] | None = None
     """Foreground class names in the order in which they are learnt, separated by commas, or the name of a published
     order (for ade20k: a, b or c); none: the dataset's own order."""

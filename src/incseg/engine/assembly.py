@@ -23,6 +23,7 @@ from incseg.curriculum import build_curriculum
 from incseg.datasets import dataset_entry
 from incseg.engine.fingerprint import check_data, fingerprint, record_data
 from incseg.engine.first_step import GivenModel, check_first_step, check_given_model, copy_first_step
+from incseg.engine.image_cache import ImageCache
 from incseg.engine.input_scale import remember_scale, scale_warning
 from incseg.engine.journal import Journal
 from incseg.engine.lock import only_writer
@@ -171,6 +172,14 @@ def build(
     _try_out(student, config.data.crop_size)
     method.check_network(student)
     header = run_header(config, fabric, _lineage(config, given))
+    journal = Journal(
+        folder,
+        header,
+        last_step=curriculum.steps[-1].index,
+        loggers=config.engine.loggers,
+        active=fabric.is_global_zero,
+        console=console,
+    )
     return Trainer(
         config=config,
         fabric=fabric,
@@ -180,14 +189,8 @@ def build(
         first_step_given=given is not None,
         history=given.history if given is not None else (),
         folder=folder,
-        journal=Journal(
-            folder,
-            header,
-            last_step=curriculum.steps[-1].index,
-            loggers=config.engine.loggers,
-            active=fabric.is_global_zero,
-            console=console,
-        ),
+        journal=journal,
+        cache=ImageCache(config, fabric, curriculum, journal),
         header=header,
     )
 

@@ -19,7 +19,7 @@ from incseg.curriculum.curriculum import Curriculum
 from incseg.errors import InputError, Note, refuse
 from incseg.files import naming
 from incseg.images import index_image
-from incseg.loading.batches import ScoredImages, whole_loader
+from incseg.loading import ScoredImages, whole_loader
 from incseg.loading.reduced import usual_shapes
 from incseg.metrics import (
     confusion_matrix,

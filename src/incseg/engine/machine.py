@@ -26,12 +26,13 @@ def require_space(folder: RunFolder, student: Segmenter, steps: int) -> None:
     free = shutil.disk_usage(folder.path).free
     if free < needed:
         raise TrainingError(
-            f"{folder.path} has no room: {_readable(free)} are free, and {to_come} models of {_readable(size)} with "
-            f"their checkpoints need at least {_readable(needed)}; free some space there, or choose another --out."
+            f"{folder.path} has no room: {readable(free)} are free, and {to_come} models of {readable(size)} with "
+            f"their checkpoints need at least {readable(needed)}; free some space there, or choose another --out."
         )
 
 
-def _readable(size: float) -> str:
+def readable(size: float) -> str:
+    """Bytes, as a person counts them."""
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 

@@ -9,9 +9,10 @@ from torch import Tensor
 from incseg.batch import Batch
 from incseg.config import RunConfig
 from incseg.engine.evaluator import loading_processes
+from incseg.engine.image_cache import ImageCache
 from incseg.engine.journal import Journal
 from incseg.engine.left_out import LeftOut
-from incseg.loading import BatchAddresses, TrainingImages, TrainingSet, WholeImages, training_loader, whole_loader
+from incseg.loading import BatchAddresses, TrainingImages, TrainingSet, WholeImages, whole_loader
 from incseg.protocol import Step
 from incseg.seeding import seed_from
 
@@ -24,6 +25,7 @@ class StepData:
     fabric: Fabric
     journal: Journal
     left_out: LeftOut
+    cache: ImageCache
 
     def addresses(self, step: Step, images: TrainingSet, epochs: int, start: int = 0) -> BatchAddresses:
         """Which images make up the step's batches, from any iteration on."""
@@ -43,10 +45,7 @@ class StepData:
 
     def batches(self, step: Step, images: TrainingSet, epochs: int, start: int = 0) -> Iterator[Batch]:
         """The step's batches on the device."""
-        addresses = self.addresses(step, images, epochs, start)
-        workers, on_gpu = loading_processes(self.config), self.fabric.device.type == "cuda"
-        loader = training_loader(images, addresses, workers, on_gpu, self.left_out.from_training)
-        yield from (batch.to(self.fabric.device) for batch in loader)
+        return self.cache.batches(images, self.addresses(step, images, epochs, start), self.left_out.from_training)
 
     def whole_images(self, own: TrainingImages) -> Iterator[Batch]:
         """This process' share of a step's images, each at its own size."""

@@ -23,6 +23,7 @@ from incseg.engine.evaluator import (
     step_history,
 )
 from incseg.engine.finite import UpdateGuard, given_up, skipped
+from incseg.engine.image_cache import ImageCache
 from incseg.engine.journal import Journal
 from incseg.engine.left_out import LeftOut, over_all
 from incseg.engine.optimizer import build_optimizer, freeze_norm, freeze_unused
@@ -49,6 +50,8 @@ class Trainer:
     student: Segmenter
     folder: RunFolder
     journal: Journal
+    cache: ImageCache
+    """The training images, or where they are read."""
     header: Mapping[str, Any]
     """The head of ``result.json``."""
     first_step_given: bool = False
@@ -65,7 +68,7 @@ class Trainer:
     @property
     def data(self) -> StepData:
         """The images of the steps."""
-        return StepData(self.config, self.fabric, self.journal, self.left_out)
+        return StepData(self.config, self.fabric, self.journal, self.left_out, self.cache)
 
     def run(self) -> dict[str, Any]:
         """Train and score every step that is not finished yet; return the result."""

@@ -8,10 +8,9 @@ from incseg.loading.batches import (
     WholeImages,
     group_by_size,
     stack,
-    training_loader,
-    whole_loader,
 )
 from incseg.loading.generated import PictureFolder, open_generator
+from incseg.loading.loaders import cut_loader, device_loader, training_loader, whole_loader
 from incseg.loading.replay import ClassPictures, KeptImages, Replay, ReplayedImages
 from incseg.loading.transforms import CentreCrop, TrainingTransform
 
@@ -30,6 +29,8 @@ __all__ = [
     "TrainingTransform",
     "WholeImages",
     "batches_per_epoch",
+    "cut_loader",
+    "device_loader",
     "group_by_size",
     "open_generator",
     "stack",

@@ -1,28 +1,23 @@
-"""Datasets and loaders: training batches by address, and validation images each at its own size."""
+"""The images of a step, to train on by address, and to score, each at its own size."""
 
-import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from incseg.batch import Batch
 from incseg.datasets import Split
 from incseg.datasets.scan import in_threads
 from incseg.datasets.source import ReportProgress
 from incseg.errors import InputError, Note, refuse
-from incseg.loading.addresses import Address, BatchAddresses
-from incseg.loading.replay import Replay
-from incseg.loading.transforms import CentreCrop, TrainingTransform
+from incseg.loading.addresses import Address
+from incseg.loading.replay import KeptImages, Replay
+from incseg.loading.transforms import CentreCrop, TrainingTransform, relabelled
 from incseg.protocol import BACKGROUND, IGNORE
 
-Key = TypeVar("Key")
-Loaded = tuple[Batch | None, tuple[str, ...]]  # None: nothing could be read; and a sentence for each failure
-MOST_ATTEMPTS = 100  # so many unreadable images in a row mean that more is wrong than an image
 NOT_REPLAYED = torch.tensor(BACKGROUND)  # Batch.replayed of the step's own images
 
 
@@ -60,7 +55,18 @@ class TrainingImages(Dataset[Batch]):
         position, seed = address
         index = self.indices[position]
         image, mask = self.transform(self.split.image(index), self.split.mask(index), seed)
-        return Batch(image, self.table[mask.long()], NOT_REPLAYED)
+        return Batch(image, relabelled(mask, self.table), NOT_REPLAYED)
+
+
+class Origin(NamedTuple):
+    """What an image of a training set is made of."""
+
+    number: int
+    """Its index in the split."""
+    table: int
+    """Which of :attr:`TrainingSet.tables` labels it."""
+    replayed: int
+    """As in :class:`Batch`."""
 
 
 class TrainingSet(Dataset[Batch]):
@@ -80,6 +86,33 @@ class TrainingSet(Dataset[Batch]):
             return self.own[position, seed]
         return self.replay.images[position - len(self.own), seed]
 
+    @property
+    def is_of_one_split(self) -> bool:
+        """Whether all images come from one split, and their labels from its masks."""
+        return self.replay is None or isinstance(self.replay.images, KeptImages)
+
+    def reading(self, split: Split) -> "TrainingSet":
+        """The same images, read from another copy of their split."""
+        own, replay = replace(self.own, split=split), self.replay
+        if replay is not None and isinstance(replay.images, KeptImages):
+            replay = replace(replay, images=replace(replay.images, split=split))
+        return TrainingSet(own, replay)
+
+    @property
+    def tables(self) -> Tensor:
+        """(T, 256) id → channel: of the step's own images, and of each replayed one as the step that kept it saw it."""
+        kept = self.replay.images if self.replay is not None else None
+        return torch.stack([self.own.table, *(kept.tables if isinstance(kept, KeptImages) else ())])
+
+    def origin(self, position: int) -> Origin:
+        """What the image at a position is made of, where all come from one split."""
+        further = position - len(self.own)
+        if self.replay is None or further < 0:
+            return Origin(self.own.indices[position], 0, BACKGROUND)
+        kept = self.replay.images
+        assert isinstance(kept, KeptImages)
+        return Origin(kept.indices[further], 1 + further, kept.channels[further])
+
     def from_here(self, address: Address) -> Iterator[Address]:
         """The address itself, then the images after it in its share, each of which can take its place."""
         position, seed = address
@@ -88,59 +121,10 @@ class TrainingSet(Dataset[Batch]):
         return ((first + (position - first + further) % number, seed) for further in range(number))
 
 
-@dataclass(frozen=True)
-class Attempts(Dataset[Loaded], Generic[Key]):
-    """Images of which those that cannot be read are replaced by the first alternative that can.
-
-    What failed travels with the image, because it may be loaded in another process.
-    """
-
-    images: Dataset[Batch]
-    alternatives: Callable[[Key], Iterable[Key]]
-
-    def __getitem__(self, key: Any) -> Loaded:
-        failures: list[str] = []
-        for other in islice(self.alternatives(key), MOST_ATTEMPTS):
-            try:
-                return self.images[other], tuple(failures)
-            except InputError as error:
-                failures.append(str(error))
-        return None, tuple(failures)
-
-
 def stack(samples: Sequence[Batch]) -> Batch:
     """Samples of one size as one batch."""
     images, labels, replayed = zip(*samples, strict=True)
     return Batch(torch.stack(images), torch.stack(labels), None if replayed[0] is None else torch.stack(replayed))
-
-
-def _only(key: Key) -> list[Key]:
-    """Without alternatives."""
-    return [key]
-
-
-def training_loader(
-    images: TrainingSet, addresses: BatchAddresses, workers: int, pin_memory: bool, note: Note | None = None
-) -> Iterator[Batch]:
-    """The batches of a step, from ``addresses.start`` to its end.
-
-    An image that cannot be read is refused, or left to ``note`` and replaced by the next one of the step: the batches
-    depend on the seed and on the files, not on processes or on where a run was interrupted.
-    """
-    loader: Iterable[tuple[Batch | None, list[str]]] = DataLoader(
-        Attempts(images, _only if note is None else images.from_here),
-        batch_sampler=addresses,
-        num_workers=workers,
-        collate_fn=_stacked,
-        pin_memory=pin_memory,
-        generator=torch.Generator(),
-        worker_init_fn=_leave_signals_to_the_parent,
-    )
-    for batch, failures in loader:
-        _pass_on(failures, note)
-        if batch is None:
-            raise InputError(f"{len(failures)} images of this step in a row cannot be read; the last: {failures[-1]}")
-        yield batch
 
 
 @dataclass(frozen=True)
@@ -192,49 +176,3 @@ def group_by_size(samples: Sequence[Batch]) -> list[Batch]:
     for sample in samples:
         groups.setdefault(sample.labels.shape, []).append(sample)
     return [stack(group) for group in groups.values()]
-
-
-def whole_loader(
-    images: WholeImages, batch_size: int, workers: int, rank: int = 0, world_size: int = 1, note: Note | None = None
-) -> Iterator[list[Batch]]:
-    """Every image exactly once over all processes: a sampler that pads the last batch would count some twice.
-
-    An image that cannot be read is refused, or left to ``note`` and left out.
-    """
-    loader: Iterable[tuple[list[Batch], list[str]]] = DataLoader(
-        Attempts(images, _only),
-        batch_size=batch_size,
-        sampler=range(rank, len(images), world_size),
-        num_workers=workers,
-        collate_fn=_grouped,
-        worker_init_fn=_leave_signals_to_the_parent,
-    )
-    for batches, failures in loader:
-        _pass_on(failures, note)
-        yield batches
-
-
-def _stacked(samples: Sequence[Loaded]) -> tuple[Batch | None, list[str]]:
-    """A batch, or None if for one of its images there is none that can be read."""
-    batches, failures = _apart(samples)
-    return stack(batches) if len(batches) == len(samples) else None, failures
-
-
-def _grouped(samples: Sequence[Loaded]) -> tuple[list[Batch], list[str]]:
-    batches, failures = _apart(samples)
-    return group_by_size(batches), failures
-
-
-def _apart(samples: Sequence[Loaded]) -> tuple[list[Batch], list[str]]:
-    return [batch for batch, _ in samples if batch is not None], [text for _, texts in samples for text in texts]
-
-
-def _pass_on(failures: Iterable[str], note: Note | None) -> None:
-    for sentence in failures:
-        (note or refuse)(sentence)
-
-
-def _leave_signals_to_the_parent(worker: int) -> None:  # noqa: ARG001
-    """A scheduler signals all processes of a job; the training process decides when these end."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)

@@ -13,7 +13,7 @@ from incseg.batch import Batch
 from incseg.datasets.file_split import image_tensor
 from incseg.datasets.source import Split
 from incseg.loading.addresses import Address
-from incseg.loading.transforms import TrainingTransform
+from incseg.loading.transforms import TrainingTransform, relabelled
 from incseg.protocol import IGNORE
 from incseg.sizes import reduced_size, resize_images
 
@@ -35,7 +35,7 @@ class ReplayedImages(Dataset[Batch], ABC):
 
     @abstractmethod
     def pair(self, position: int) -> tuple[Tensor, Tensor]:
-        """(3, H, W) uint8 and (H, W) int64 channels."""
+        """(3, H, W) uint8 and (H, W) uint8 channels."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class KeptImages(ReplayedImages):
     def pair(self, position: int) -> tuple[Tensor, Tensor]:
         """The image, and its ground truth as that step saw it."""
         index = self.indices[position]
-        return self.split.image(index), self.tables[position][self.split.mask(index).long()]
+        return self.split.image(index), relabelled(self.split.mask(index), self.tables[position])
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class ClassPictures(ReplayedImages):
         """The picture, with every pixel ignored: a part of the method may label it."""
         image = image_tensor(self.files[position])
         image = resize_images(image[None], reduced_size((image.shape[1], image.shape[2]), self.longest_side))[0]
-        return image, torch.full(image.shape[-2:], IGNORE, dtype=torch.int64)
+        return image, torch.full(image.shape[-2:], IGNORE, dtype=torch.uint8)
 
 
 @dataclass(frozen=True)

@@ -1,54 +1,78 @@
 """Transforms of an image together with its labels: augmentation for training, the reference code's crop for scoring."""
 
 import math
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torchvision import tv_tensors
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms import functional as resizing
 
 from incseg.sizes import Size, resize_nearest
 
+AREA, RATIO, FLIPPED, ATTEMPTS = (0.5, 2.0), (3 / 4, 4 / 3), 0.5, 10
+LOG_RATIO = torch.tensor(RATIO).log().tolist()  # in float32, as torchvision has it
 USUAL_SHARE = 0.75  # of an image in a training crop: mostly between a half and all of it
 
 
-class RandomCrop(v2.RandomResizedCrop):  # type: ignore[misc]  # torchvision has no types
-    """torchvision's, but masks take the pixel at the centre, as in Pillow: its own rule shifts them by half a pixel."""
+class Crop(NamedTuple):
+    """Which part of an image a training crop shows, in whole pixels, and whether mirrored."""
 
-    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
-        """Images as torchvision does."""
-        if not isinstance(inpt, tv_tensors.Mask):
-            return super().transform(inpt, params)
-        top, left, height, width = (params[name] for name in ("top", "left", "height", "width"))
-        cut = inpt.as_subclass(Tensor)[..., top : top + height, left : left + width]
-        return tv_tensors.Mask(resize_nearest(cut, (self.size[0], self.size[1])))
+    top: int
+    left: int
+    height: int
+    width: int
+    flipped: bool
+
+
+def draw_crop(size: Size, seed: int) -> Crop:
+    """The crop of an image that a seed stands for; nothing else decides it.
+
+    The numbers are those that torchvision's ``RandomResizedCrop`` and ``RandomHorizontalFlip`` draw after
+    ``torch.manual_seed(seed)``, but from a generator of their own.
+    """
+    generator, number = torch.Generator().manual_seed(seed), torch.empty(1)
+    height, width = size
+    for _ in range(ATTEMPTS):
+        area = height * width * number.uniform_(*AREA, generator=generator).item()
+        ratio = number.uniform_(*LOG_RATIO, generator=generator).exp_().item()
+        high, wide = round(math.sqrt(area / ratio)), round(math.sqrt(area * ratio))
+        if 0 < wide <= width and 0 < high <= height:
+            top, left = (
+                int(torch.randint(room + 1, (1,), generator=generator)) for room in (height - high, width - wide)
+            )
+            break
+    else:  # the middle, no longer than 4:3
+        high, wide = (min(side, round(other * RATIO[1])) for side, other in ((height, width), (width, height)))
+        top, left = (height - high) // 2, (width - wide) // 2
+    return Crop(top, left, high, wide, number.uniform_(generator=generator).item() < FLIPPED)
 
 
 class TrainingTransform:
     """A random crop, resized to a square, and a random horizontal flip: the augmentation of MiB and UCD.
 
     The crop's area is drawn from 0.5 to 2 times the image's, its aspect ratio from 3:4 to 4:3; after ten draws that do
-    not fit into the image a centre crop is taken. Images are interpolated, masks take the nearest pixel.
+    not fit into the image a centre crop is taken. Images are interpolated, masks take the pixel at the centre, as in
+    Pillow: torchvision's own rule shifts them by half a pixel.
     """
 
     def __init__(self, crop_size: int):
-        self.transform = v2.Compose(
-            [
-                RandomCrop(crop_size, scale=(0.5, 2.0), ratio=(3 / 4, 4 / 3), antialias=True),
-                v2.RandomHorizontalFlip(),
-            ]
-        )
+        self.crop_size = crop_size
 
     def __call__(self, image: Tensor, mask: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         """(3, H, W) and (H, W) → (3, S, S) and (S, S) with S = ``crop_size``; the seed alone decides the draw."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            cropped, labels = self.transform(tv_tensors.Image(image), tv_tensors.Mask(mask))
-        return cropped.as_subclass(Tensor), labels.as_subclass(Tensor)
+        size = (self.crop_size, self.crop_size)
+        top, left, height, width, flipped = draw_crop((image.shape[-2], image.shape[-1]), seed)
+        pixels: Tensor = v2.functional.resized_crop_image(image, top, left, height, width, list(size), antialias=True)
+        labels = resize_nearest(mask[top : top + height, left : left + width], size)
+        return (pixels.flip(-1), labels.flip(-1)) if flipped else (pixels, labels)
+
+
+def relabelled(mask: Tensor, table: Tensor) -> Tensor:
+    """(H, W) ids → (H, W) uint8 channels, by a table (256,) of them."""
+    return table.to(torch.uint8).index_select(0, mask.flatten().int()).view(mask.shape)
 
 
 def side_in_crops(size: Size, crop_size: int) -> float:

@@ -1,0 +1,101 @@
+"""Where training images are kept once they are decoded, as ``--data.cache`` says: on the GPU, in RAM, or nowhere."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from lightning.fabric import Fabric
+
+from incseg.batch import Batch
+from incseg.config import RunConfig
+from incseg.curriculum.curriculum import Curriculum
+from incseg.engine.evaluator import loading_processes
+from incseg.engine.journal import Journal
+from incseg.engine.machine import readable
+from incseg.errors import InputError, Note
+from incseg.loading import BatchAddresses, TrainingSet, device_loader, training_loader
+from incseg.loading.decoded import DecodedImages, KeptSplit, Measured
+from incseg.loading.resampling import BatchCutter
+
+AUTOMATIC = 0.25  # of a GPU's memory: so much "auto" may take
+MOST = 0.8  # of a memory: so much may be asked for
+LARGEST = 8  # times the crop: a device averages at most as many pixels into one
+
+
+@dataclass(frozen=True)
+class ImageCache:
+    """The training images of all steps, decoded once, at the first batch; the batches are the same in any case."""
+
+    config: RunConfig
+    fabric: Fabric
+    curriculum: Curriculum
+    journal: Journal
+
+    def __post_init__(self) -> None:
+        wanted, device = self.config.data.cache, self.fabric.device.type
+        if wanted == "gpu" and device != "cuda":
+            raise InputError(f"--data.cache gpu needs a CUDA device, and this run is on '{device}': use ram, or none.")
+
+    def batches(self, images: TrainingSet, addresses: BatchAddresses, note: Note | None) -> Iterator[Batch]:
+        """The batches of a step on the device, from wherever its images are kept."""
+        decoded, in_ram = self._decoded, self.config.data.cache == "ram"
+        if decoded is None or in_ram:
+            return self._loaded(images if decoded is None else self._from_ram(images, decoded), addresses, note)
+        if images.is_of_one_split:
+            return device_loader(images, decoded, self._cutter, addresses, note)
+        self.journal.mention("images are read from their files: some of those replayed are not of this dataset.")
+        return self._loaded(images, addresses, note)
+
+    def _loaded(self, images: TrainingSet, addresses: BatchAddresses, note: Note | None) -> Iterator[Batch]:
+        workers, device = loading_processes(self.config), self.fabric.device
+        loader = training_loader(images, addresses, workers, device.type == "cuda", note)
+        return (batch.to(device) for batch in loader)
+
+    def _from_ram(self, images: TrainingSet, decoded: DecodedImages) -> TrainingSet:
+        return images.reading(KeptSplit(self.curriculum.learnt_from, decoded))
+
+    @cached_property
+    def _cutter(self) -> BatchCutter:
+        assert self._decoded is not None
+        return BatchCutter(self._decoded, self.config.data.crop_size)
+
+    @cached_property
+    def _decoded(self) -> DecodedImages | None:
+        """None where images are read from their files each time."""
+        wanted, device = self.config.data.cache, self.fabric.device
+        if wanted == "none" or (wanted == "auto" and device.type != "cuda"):
+            return None
+        indices = {index for step in self.curriculum.indices for index in step}
+        measured = Measured.of(self.curriculum.learnt_from, indices)
+        reason = self._reason_against(measured)
+        if reason and wanted != "auto":
+            raise InputError(f"--data.cache {wanted} is not possible: {reason}; use another, or none.")
+        if reason:
+            self.journal.mention(f"images are read from their files in every epoch: {reason}.")
+            return None
+        where = torch.device("cpu") if wanted == "ram" else device
+        with self.journal.progress("decoding images, once") as advance:
+            decoded = measured.decoded(where, advance)
+        place = "in RAM" if wanted == "ram" else "on the GPU"
+        self.journal.mention(f"{len(decoded.places)} images are kept {place}: {readable(measured.bytes)}")
+        return decoded
+
+    def _reason_against(self, measured: Measured) -> str:
+        """Why these images cannot be kept where the settings say; empty if they can."""
+        wanted, crop, size = self.config.data.cache, self.config.data.crop_size, measured.bytes
+        if wanted == "ram":
+            processes, total = self.config.engine.devices, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+            return "" if processes * size < MOST * total else _too_large(processes * size, MOST, total, "RAM")
+        if measured.longest_side > LARGEST * crop:
+            return (
+                f"an image has {measured.longest_side} pixels on a side, more than {LARGEST} times the crop of {crop}"
+            )
+        free, total = torch.cuda.mem_get_info(self.fabric.device)
+        share = AUTOMATIC if wanted == "auto" else MOST
+        return "" if size < share * min(free, total) else _too_large(size, share, free, "free memory of the GPU")
+
+
+def _too_large(size: int, share: float, memory: int, what: str) -> str:
+    return f"they would take {readable(size)}, more than {share:.0%} of {readable(memory)} of {what}"

@@ -1,0 +1,135 @@
+"""Images and masks decoded once and kept as bytes, in RAM or on a device."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from incseg.datasets.scan import in_threads
+from incseg.datasets.source import ReportProgress, Split
+from incseg.errors import InputError
+from incseg.sizes import Size
+
+BYTES = 4  # of a pixel: red, green, blue and the id in the mask; one word, so that a device reads it at once
+
+
+class Place(NamedTuple):
+    """Where an image lies in the buffer: its first pixel, and its size."""
+
+    offset: int
+    height: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The sizes of images as their headers tell them, before any is decoded; a sentence where that is impossible."""
+
+    split: Split
+    sizes: Mapping[int, Size | str]
+
+    @classmethod
+    def of(cls, split: Split, indices: Iterable[int]) -> "Measured":
+        """Some images of a split, by their index."""
+        chosen = sorted(indices)
+        return cls(split, dict(zip(chosen, in_threads(lambda at: _size(split, chosen[at]), len(chosen)), strict=True)))
+
+    @property
+    def bytes(self) -> int:
+        """What all of them take in memory."""
+        return BYTES * sum(height * width for height, width in self._known.values())
+
+    @property
+    def longest_side(self) -> int:
+        """Of any image."""
+        return max((max(size) for size in self._known.values()), default=1)
+
+    @property
+    def _known(self) -> dict[int, Size]:
+        return {index: size for index, size in self.sizes.items() if not isinstance(size, str)}
+
+    def decoded(self, device: torch.device, report_progress: ReportProgress | None = None) -> "DecodedImages":
+        """Read all of them, several at a time."""
+        known = self._known
+        pixels = torch.empty(self.bytes // BYTES, BYTES, dtype=torch.uint8, device=device)
+        unreadable = {index: size for index, size in self.sizes.items() if isinstance(size, str)}
+        places, chosen, offset = dict[int, Place](), list(known), 0
+        read = in_threads(lambda at: _pixels(self.split, chosen[at], known[chosen[at]]), len(chosen), report_progress)
+        for index, found in zip(chosen, read, strict=True):
+            if isinstance(found, str):
+                unreadable[index] = found
+                continue
+            pixels[offset : offset + len(found)] = found.to(device)
+            places[index] = Place(offset, *known[index])
+            offset += len(found)
+        return DecodedImages(pixels, places, unreadable)
+
+
+def _size(split: Split, index: int) -> Size | str:
+    try:
+        return split.shape(index)
+    except InputError as error:
+        return str(error)
+
+
+def _pixels(split: Split, index: int, size: Size) -> Tensor | str:
+    """(H·W, 4) uint8; a sentence where the image or its mask cannot be read."""
+    try:
+        image, mask = split.image(index).movedim(0, -1), split.mask(index).to(torch.uint8)
+    except InputError as error:
+        return str(error)
+    if not image.shape[:2] == mask.shape == size:
+        return f"{split.where(index)}: the image and its mask differ in size, or have changed just now."
+    return torch.cat([image, mask[..., None]], dim=-1).flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class DecodedImages:
+    """Images side by side in one buffer, by their index in the split they come from."""
+
+    pixels: Tensor
+    """(P, 4) uint8: red, green, blue, id."""
+    places: Mapping[int, Place]
+    unreadable: Mapping[int, str]
+    """A sentence for each image that could not be read."""
+
+    def place(self, index: int) -> Place:
+        """Where an image lies; one that could not be read is refused, as when reading it."""
+        if index in self.unreadable:
+            raise InputError(self.unreadable[index])
+        return self.places[index]
+
+    @property
+    def largest(self) -> Size:
+        """The greatest height and the greatest width."""
+        heights, widths = zip(*((place.height, place.width) for place in self.places.values()), strict=True)
+        return max(heights), max(widths)
+
+
+class KeptSplit(Split):
+    """A split whose images were decoded before."""
+
+    def __init__(self, split: Split, decoded: DecodedImages):
+        self.ids, self.split, self.decoded = split.ids, split, decoded
+
+    def image(self, index: int) -> Tensor:
+        """(3, H, W) uint8 RGB."""
+        return self._pixels(index)[..., :3].movedim(-1, 0)
+
+    def mask(self, index: int) -> Tensor:
+        """(H, W) uint8 class ids."""
+        return self._pixels(index)[..., 3]
+
+    def shape(self, index: int) -> Size:
+        """As it was decoded."""
+        return self.decoded.place(index)[1:]
+
+    def where(self, index: int) -> str:
+        """As the split itself says."""
+        return self.split.where(index)
+
+    def _pixels(self, index: int) -> Tensor:
+        offset, height, width = self.decoded.place(index)
+        return self.decoded.pixels[offset : offset + height * width].view(height, width, BYTES)

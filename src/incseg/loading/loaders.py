@@ -1,0 +1,193 @@
+"""Loaders: the batches of a step, and whole images; read by processes, or cut on a device that has the images."""
+
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from incseg.batch import Batch
+from incseg.errors import InputError, Note, refuse
+from incseg.loading.addresses import Address, BatchAddresses
+from incseg.loading.batches import TrainingSet, WholeImages, group_by_size, stack
+from incseg.loading.decoded import DecodedImages
+from incseg.loading.resampling import BatchCutter, Cut
+from incseg.loading.transforms import draw_crop
+
+Key = TypeVar("Key")
+Item = TypeVar("Item")
+Sample = TypeVar("Sample")
+Collated = TypeVar("Collated")
+MOST_ATTEMPTS = 100  # so many unreadable images in a row mean that more is wrong than an image
+AHEAD = 4  # batches that are prepared while the device works
+
+
+@dataclass(frozen=True)
+class Attempts(Dataset[tuple[Sample | None, tuple[str, ...]]], Generic[Key, Sample]):
+    """Images of which those that cannot be read are replaced by the first alternative that can.
+
+    What failed travels with the image, because it may be loaded in another process.
+    """
+
+    images: Dataset[Sample]
+    alternatives: Callable[[Key], Iterable[Key]]
+
+    def __getitem__(self, key: Any) -> tuple[Sample | None, tuple[str, ...]]:
+        """The sample, None if there is none that can be read; and a sentence for each failure."""
+        failures: list[str] = []
+        for other in islice(self.alternatives(key), MOST_ATTEMPTS):
+            try:
+                return self.images[other], tuple(failures)
+            except InputError as error:
+                failures.append(str(error))
+        return None, tuple(failures)
+
+
+def _only(key: Key) -> list[Key]:
+    """Without alternatives."""
+    return [key]
+
+
+def training_loader(
+    images: TrainingSet, addresses: BatchAddresses, workers: int, pin_memory: bool, note: Note | None = None
+) -> Iterator[Batch]:
+    """The batches of a step, from ``addresses.start`` to its end.
+
+    An image that cannot be read is refused, or left to ``note`` and replaced by the next one of the step: the batches
+    depend on the seed and on the files, not on processes or on where a run was interrupted.
+    """
+    attempts = Attempts(images, _only if note is None else images.from_here)
+    return _complete(_batch_loader(attempts, addresses, stack, workers, pin_memory), note)
+
+
+def device_loader(
+    images: TrainingSet,
+    decoded: DecodedImages,
+    cutter: BatchCutter,
+    addresses: BatchAddresses,
+    note: Note | None = None,
+) -> Iterator[Batch]:
+    """The same batches to the bit, cut on the device that has the decoded images; the host only says what to cut."""
+    device = decoded.pixels.device
+    tables = images.tables.to(device)
+    for cuts in cut_loader(images, decoded, addresses, device, note):
+        yield cutter(cuts.to(device, non_blocking=True), tables)
+
+
+def cut_loader(
+    images: TrainingSet, decoded: DecodedImages, addresses: BatchAddresses, device: torch.device, note: Note | None
+) -> Iterator[Tensor]:
+    """(B, 7) int64, a :class:`Cut` per image, for each batch; in pinned memory, prepared ahead by a thread."""
+    attempts = Attempts(Cuts(images, decoded), _only if note is None else images.from_here)
+    on_gpu = device.type == "cuda"
+    prepared = ahead(_batch_loader(attempts, addresses, torch.tensor, workers=0, pin_memory=on_gpu), device)
+    return _complete(prepared, note)
+
+
+@dataclass(frozen=True)
+class Cuts(Dataset[Cut[int]]):
+    """Where the crops of a training set lie among its decoded images."""
+
+    images: TrainingSet
+    decoded: DecodedImages
+
+    def __getitem__(self, address: Address) -> Cut[int]:
+        position, seed = address
+        number, table, replayed = self.images.origin(position)
+        offset, height, width = self.decoded.place(number)
+        crop = draw_crop((height, width), seed)
+        start = offset + crop.top * width + crop.left
+        return Cut(start, width, crop.height, crop.width, int(crop.flipped), table, replayed)
+
+
+def ahead(items: Iterable[Item], device: torch.device) -> Iterator[Item]:
+    """The same items, some of them made ahead by a thread that works for a device."""
+    iterator, end = iter(items), object()
+    choose = partial(torch.cuda.set_device, device) if device.type == "cuda" else None  # a new thread has the first
+    with ThreadPoolExecutor(max_workers=1, initializer=choose) as thread:
+        waiting = deque(thread.submit(next, iterator, end) for _ in range(AHEAD))
+        while (item := waiting.popleft().result()) is not end:
+            waiting.append(thread.submit(next, iterator, end))
+            yield item  # type: ignore[misc]  # only "end" is no item
+
+
+def whole_loader(
+    images: WholeImages, batch_size: int, workers: int, rank: int = 0, world_size: int = 1, note: Note | None = None
+) -> Iterator[list[Batch]]:
+    """Every image exactly once over all processes: a sampler that pads the last batch would count some twice.
+
+    An image that cannot be read is refused, or left to ``note`` and left out.
+    """
+    loader: Iterable[tuple[list[Batch], list[str]]] = DataLoader(
+        Attempts(images, _only),
+        batch_size=batch_size,
+        sampler=range(rank, len(images), world_size),
+        num_workers=workers,
+        collate_fn=_grouped,
+        worker_init_fn=_leave_signals_to_the_parent,
+    )
+    for batches, failures in loader:
+        _pass_on(failures, note)
+        yield batches
+
+
+def _batch_loader(
+    attempts: Attempts[Address, Sample],
+    addresses: BatchAddresses,
+    collate: Callable[[list[Sample]], Collated],
+    workers: int,
+    pin_memory: bool,
+) -> Iterable[tuple[Collated | None, list[str]]]:
+    return DataLoader(
+        attempts,
+        batch_sampler=addresses,
+        num_workers=workers,
+        collate_fn=partial(_collated, collate),
+        pin_memory=pin_memory,
+        generator=torch.Generator(),
+        worker_init_fn=_leave_signals_to_the_parent,
+    )
+
+
+def _complete(loader: Iterable[tuple[Collated | None, list[str]]], note: Note | None) -> Iterator[Collated]:
+    """The batches of a loader, once what could not be read is told."""
+    for batch, failures in loader:
+        _pass_on(failures, note)
+        if batch is None:
+            raise InputError(f"{len(failures)} images of this step in a row cannot be read; the last: {failures[-1]}")
+        yield batch
+
+
+def _collated(
+    collate: Callable[[list[Sample]], Collated], samples: Sequence[tuple[Sample | None, tuple[str, ...]]]
+) -> tuple[Collated | None, list[str]]:
+    """A batch, or None if for one of its images there is none that can be read."""
+    found, failures = _apart(samples)
+    return collate(found) if len(found) == len(samples) else None, failures
+
+
+def _grouped(samples: Sequence[tuple[Batch | None, tuple[str, ...]]]) -> tuple[list[Batch], list[str]]:
+    batches, failures = _apart(samples)
+    return group_by_size(batches), failures
+
+
+def _apart(samples: Sequence[tuple[Sample | None, tuple[str, ...]]]) -> tuple[list[Sample], list[str]]:
+    return [sample for sample, _ in samples if sample is not None], [text for _, texts in samples for text in texts]
+
+
+def _pass_on(failures: Iterable[str], note: Note | None) -> None:
+    for sentence in failures:
+        (note or refuse)(sentence)
+
+
+def _leave_signals_to_the_parent(worker: int) -> None:  # noqa: ARG001
+    """A scheduler signals all processes of a job; the training process decides when these end."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
