@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from incseg.config import to_yaml
+from incseg.engine.precision import with_precision
 from incseg.errors import InputError
 from incseg.paper import read_tables
 from incseg.paper.plan import Plan, make_plan
@@ -215,7 +216,7 @@ def test_another_experiment_in_the_same_place_is_refused(tmp_path: Path) -> None
     choice = {"rows": ["ft"], "columns": ["19-1/disjoint"], "out": tmp_path}
     (run,) = make_plan("1", **choice, settings={"optim": {"epochs": 1}}).runs  # type: ignore[arg-type]
     run.folder.mkdir(parents=True)
-    (run.folder / "config.yaml").write_text(to_yaml(run.config))
+    (run.folder / "config.yaml").write_text(to_yaml(with_precision(run.config)))
     make_plan("1", **choice, settings={"optim": {"epochs": 1}})  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"optim.epochs is 1 there and 30 here\); choose another --out"):
         make_plan("1", **choice)  # type: ignore[arg-type]

@@ -222,8 +222,9 @@ class EngineConfig(Section):
     """Devices (or CPU processes) per machine."""
     nodes: int = Field(default=1, ge=1)
     """Number of machines."""
-    precision: Literal["32-true", "bf16-mixed"] = "32-true"
-    """Numerical precision of the network; losses are always computed in float32."""
+    precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed"] = "auto"
+    """Numerical precision of the network; losses are always computed in float32. auto: bf16-mixed where the GPU has it,
+    16-mixed on older ones, 32-true elsewhere; a run keeps what it began with."""
     deterministic: bool = False
     """Use deterministic algorithms only (slower on a GPU; CPU runs are deterministic anyway)."""
     checkpoint_every: int | None = Field(default=None, ge=1)

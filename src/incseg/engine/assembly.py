@@ -29,6 +29,7 @@ from incseg.engine.journal import Journal
 from incseg.engine.lock import only_writer
 from incseg.engine.loggers import require_packages
 from incseg.engine.machine import require_space, together
+from incseg.engine.precision import precision_here, with_precision
 from incseg.engine.recovery import recover
 from incseg.engine.signals import StopRequests
 from incseg.engine.trainer import Trainer
@@ -51,18 +52,18 @@ def launch(config: RunConfig) -> Fabric:
     if engine.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when CUDA starts
         torch.use_deterministic_algorithms(True, warn_only=True)
-    several = engine.devices * engine.nodes > 1
+    several, precision = engine.devices * engine.nodes > 1, precision_here(engine)
     try:
         fabric = Fabric(
             accelerator=engine.accelerator,
             devices=engine.devices,
             num_nodes=engine.nodes,
-            precision=engine.precision,
+            precision=precision,
             strategy=DDPStrategy(timeout=timedelta(seconds=engine.timeout)) if several else "auto",
         )
     except (RuntimeError, ValueError) as error:
         raise InputError(
-            f"this machine cannot run on {engine.devices} × '{engine.accelerator}' in {engine.precision}: {error}"
+            f"this machine cannot run on {engine.devices} × '{engine.accelerator}' in {precision}: {error}"
         ) from error
     fabric.launch()
     return fabric
@@ -79,6 +80,7 @@ def train(
 
     Step 0 may be that of another run (``first_step``), or a model trained anywhere (``given``).
     """
+    config = with_precision(config)
     _check(config, out)
     if given is None and (config.data.known or config.data.validation):
         raise InputError("data.known and data.validation belong to 'incseg extend': 'incseg train' takes neither.")

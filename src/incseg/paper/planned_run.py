@@ -17,6 +17,7 @@ from incseg.config import (
     published_name,
 )
 from incseg.engine.first_step import first_step_identity
+from incseg.engine.precision import with_precision
 from incseg.errors import InputError
 from incseg.methods import parse
 from incseg.paper.tables import Block, PaperRow
@@ -115,7 +116,7 @@ class PlannedRun:
         """Refuse settings that do not exist, and a folder that holds another experiment."""
         parse(self.config.method, self.config.settings)
         existing = RunFolder(self.folder).config
-        difference = differing_setting(from_yaml(existing), self.config) if existing.exists() else ""
+        difference = differing_setting(from_yaml(existing), with_precision(self.config)) if existing.exists() else ""
         if difference:
             raise InputError(f"{self.folder} holds another run ({difference}); choose another --out.")
 

@@ -105,6 +105,7 @@ class PaperRow(StrictModel):
         expected = flat_settings(self.published_recipe(published_name(protocol, order) or protocol, seed))
         not_compared = {"protocol", "method", "seed", f"settings.{self.needs}"}
         not_compared |= {"data.splits"} if published_images(protocol, order) else set()
+        not_compared |= {name for name, value in expected.items() if value == "auto" and name.startswith("engine.")}
         return [
             f"{name.removeprefix('settings.')} {settings.get(name, 'default')} "
             f"(published: {expected.get(name, 'default')})"

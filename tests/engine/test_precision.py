@@ -1,0 +1,86 @@
+"""Which precision a run has, and gradients under a loss scale."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.fabric import Fabric
+from lightning.fabric.plugins import MixedPrecision
+
+from incseg.config import EngineConfig, RunConfig, from_yaml
+from incseg.engine import precision
+from incseg.engine.assembly import train
+from incseg.engine.precision import lower_scale, precision_here, unscale
+from incseg.errors import InputError
+
+MakeConfig = Callable[..., RunConfig]
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "has_gpu", "has_bf16", "expected"),
+    [
+        ("auto", False, False, "32-true"),
+        ("auto", True, True, "bf16-mixed"),
+        ("cuda", True, False, "16-mixed"),
+        ("cpu", True, True, "32-true"),
+        ("mps", False, False, "32-true"),
+    ],
+)
+def test_auto_is_the_shortest_type_that_the_device_has(
+    accelerator: str, has_gpu: bool, has_bf16: bool, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: has_bf16)
+    assert precision_here(EngineConfig.model_validate({"accelerator": accelerator})) == expected
+    chosen = EngineConfig.model_validate({"accelerator": accelerator, "precision": "32-true"})
+    assert precision_here(chosen) == "32-true"
+
+
+def test_float16_on_a_cpu_is_refused() -> None:
+    with pytest.raises(InputError, match="16-mixed is for GPUs: use bf16-mixed or 32-true here"):
+        precision_here(EngineConfig(accelerator="cpu", precision="16-mixed"))
+
+
+def test_a_run_states_what_auto_was_and_is_not_resumed_in_another(
+    quick_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = quick_config("ft", task="offline", optim={"epochs": 1, "batch_size": 4})
+    assert config.engine.precision == "auto"
+    train(config, tmp_path)
+    assert json.loads((tmp_path / "result.json").read_text())["settings"]["engine.precision"] == "32-true"
+    assert from_yaml(tmp_path / "config.yaml").engine.precision == "32-true"
+    monkeypatch.setattr(precision, "precision_here", lambda _: "bf16-mixed")
+    with pytest.raises(InputError, match=r"engine\.precision is 32-true there and bf16-mixed here"):
+        train(config, tmp_path)
+
+
+def test_gradients_are_unscaled_before_they_are_looked_at() -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    fabric = Fabric(accelerator="cpu", plugins=MixedPrecision("16-mixed", "cpu", scaler))
+    layer = torch.nn.Linear(2, 1, bias=False)
+    model, optimizer = fabric.setup(layer, torch.optim.SGD(layer.parameters(), lr=1.0))
+    before = layer.weight.detach().clone()
+    fabric.backward(layer.weight.sum())
+    assert layer.weight.grad is not None
+    assert layer.weight.grad.tolist() == [[1024.0, 1024.0]]
+    unscale(fabric, optimizer.optimizer)
+    assert layer.weight.grad.tolist() == [[1.0, 1.0]]
+    optimizer.step()
+    torch.testing.assert_close(layer.weight.detach(), before - 1)
+    optimizer.zero_grad()
+    fabric.backward(layer.weight.sum() * math.inf)
+    unscale(fabric, optimizer.optimizer)
+    assert lower_scale(fabric)
+    assert scaler.get_scale() == 512.0
+    assert model is not None
+
+
+def test_without_a_scale_nothing_is_done() -> None:
+    fabric = Fabric(accelerator="cpu")
+    weight = torch.nn.Parameter(torch.ones(1))
+    weight.grad = torch.full((1,), math.nan)
+    unscale(fabric, torch.optim.SGD([weight], lr=1.0))
+    assert not lower_scale(fabric)
