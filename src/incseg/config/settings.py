@@ -221,6 +221,9 @@ class EngineConfig(Section):
     """Number of machines."""
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
     """Numerical precision of the network; losses are always computed in float32."""
+    fused: bool = True
+    """Compute losses at the size of the image from the network's coarse logits: with kernels on a GPU, without ever
+    having that size; elsewhere with a quicker interpolation. false: as plain PyTorch does, equal to rounding."""
     deterministic: bool = False
     """Use deterministic algorithms only (slower on a GPU; CPU runs are deterministic anyway)."""
     checkpoint_every: int | None = Field(default=None, ge=1)
