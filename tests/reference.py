@@ -351,3 +351,32 @@ def regularised_descent(
                 gained = [x / 2 for x in gained] if kind == "rw" else gained
             score[n] = gained
     return theta
+
+
+def bilinear(grid: Sequence[Vector], height: int, width: int, align_corners: bool) -> list[list[float]]:
+    """One channel at another size: every pixel between the four nearest of the given ones, by their distance.
+
+    Pixels are squares whose centres are half a pixel from the border, or with aligned corners points of which the first
+    and the last lie on those of the given grid. Outside the outermost centres nothing changes any more.
+    """
+
+    def neighbours(place: int, given: int, wanted: int) -> tuple[int, int, float]:
+        if align_corners:
+            at = place * (given - 1) / (wanted - 1) if wanted > 1 else 0.0
+        else:
+            at = (place + 0.5) * given / wanted - 0.5
+        at = min(max(at, 0.0), given - 1.0)
+        low = math.floor(at)
+        return low, min(low + 1, given - 1), at - low
+
+    found = []
+    for y in range(height):
+        top, bottom, down = neighbours(y, len(grid), height)
+        row = []
+        for x in range(width):
+            left, right, across = neighbours(x, len(grid[0]), width)
+            above = (1 - across) * grid[top][left] + across * grid[top][right]
+            below = (1 - across) * grid[bottom][left] + across * grid[bottom][right]
+            row.append((1 - down) * above + down * below)
+        found.append(row)
+    return found

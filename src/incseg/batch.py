@@ -1,14 +1,16 @@
 """The values that travel: what the loader gives, what a network returns, what a method looks at."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from incseg.protocol import Step
+from incseg.upsampling import CoarseLogits, Scores, full_size, interpolate
+
+Derived = TypeVar("Derived")
 
 
 class Batch(NamedTuple):
@@ -50,6 +52,11 @@ class Outputs(NamedTuple):
     align_corners: bool = False
     raw_stages: Sequence[Tensor] = ()
 
+    def scores_for(self, image: Tensor) -> CoarseLogits:
+        """The logits, meant for the size of an image or label map (…, H, W)."""
+        height, width = image.shape[-2:]
+        return CoarseLogits(self.logits, (height, width), self.align_corners)
+
 
 @dataclass(frozen=True)
 class View:
@@ -60,7 +67,9 @@ class View:
     teacher: Outputs | None
     step: Step
     relabelled: Tensor | None = None
-    derived: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
+    enlarge: Callable[[CoarseLogits], Scores] = interpolate
+    """How logits are prepared for losses at the size of the image; kernels take them as they are."""
+    derived: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """What was computed from the outputs, once, for every part and also across relabelling."""
 
     @property
@@ -79,20 +88,32 @@ class View:
         return self.labels if self.relabelled is None else self.relabelled
 
     @property
+    def student_scores(self) -> Scores:
+        """(B, C, H, W) the student's logits for losses at the size of the image, which may be kept coarse."""
+        return self._once("student", lambda: self.enlarge(self.student.scores_for(self.labels)))
+
+    @property
+    def teacher_scores(self) -> Scores:
+        """(B, K, H, W) the teacher's logits, likewise."""
+        teacher = self.teacher
+        assert teacher is not None, "a part that needs the teacher must say so with needs_teacher"
+        return self._once("teacher", lambda: self.enlarge(teacher.scores_for(self.labels)))
+
+    @property
     def student_logits(self) -> Tensor:
-        """(B, C, H, W) the student's logits at the size of the image."""
-        return self._upsampled("student", self.student)
+        """(B, C, H, W) the student's logits at the size of the image: memory that ``student_scores`` may save."""
+        return self._once("student at full size", lambda: full_size(self.student_scores))
 
     @property
     def teacher_logits(self) -> Tensor:
         """(B, K, H, W) the teacher's logits at the size of the image."""
-        assert self.teacher is not None, "a part that needs the teacher must say so with needs_teacher"
-        return self._upsampled("teacher", self.teacher)
+        return self._once("teacher at full size", lambda: full_size(self.teacher_scores))
 
-    def _upsampled(self, name: str, outputs: Outputs) -> Tensor:
+    def _once(self, name: str, compute: Callable[[], Derived]) -> Derived:
         if name not in self.derived:
-            self.derived[name] = upsample(outputs, self.labels)
-        return self.derived[name]
+            self.derived[name] = compute()
+        found: Derived = self.derived[name]
+        return found
 
 
 def in_float32(outputs: Outputs) -> Outputs:
@@ -104,7 +125,4 @@ def in_float32(outputs: Outputs) -> Outputs:
 
 def upsample(outputs: Outputs, like: Tensor) -> Tensor:
     """The logits (B, C, h, w), bilinearly interpolated to the last two axes of ``like``."""
-    logits, size = outputs.logits, like.shape[-2:]
-    if logits.shape[-2:] == size:
-        return logits
-    return F.interpolate(logits, size=size, mode="bilinear", align_corners=outputs.align_corners)
+    return interpolate(outputs.scores_for(like))

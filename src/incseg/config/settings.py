@@ -225,6 +225,10 @@ class EngineConfig(Section):
     precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed"] = "auto"
     """Numerical precision of the network; losses are always computed in float32. auto: bf16-mixed where the GPU has it,
     16-mixed on older ones, 32-true elsewhere; a run keeps what it began with."""
+    compile: bool = True
+    """Make an iteration quick: losses at the size of the image from the network's coarse logits; on a GPU also kernels
+    for these, one for the optimizer, and the network captured as a graph or, for large crops, compiled. false: plain
+    PyTorch, one operation after another; results are equal to rounding."""
     deterministic: bool = False
     """Use deterministic algorithms only (slower on a GPU; CPU runs are deterministic anyway)."""
     checkpoint_every: int | None = Field(default=None, ge=1)

@@ -150,6 +150,7 @@ class Trainer:
             labels_everything=step.index == 0 or self.method.keeps_data,
             seed=seed_from(self.config.seed, "method", step.index),
             say=self.journal.say,
+            fused=self.config.engine.compile,
         )
 
     def prepare(self, step: Step) -> StepRun:
@@ -207,7 +208,7 @@ class Trainer:
         if teacher is not None and self.method.needs_teacher:
             with torch.no_grad(), self.fabric.autocast():
                 teacher_outputs = in_float32(teacher(batch.images, **wanted))
-        view = self.method.view(batch, outputs, teacher_outputs, step)
+        view = self.method.view(batch, outputs, teacher_outputs, step, fused=self.config.engine.compile)
         terms = self.method.losses(view)
         self.fabric.backward(torch.stack(list(terms.values())).sum())
         finite = run.guard.accepts(terms)

@@ -1,5 +1,6 @@
 """The mathematics: pure functions of tensors, free of engine, data and configuration."""
 
+from incseg.losses.coarse import enlarge
 from incseg.losses.contrastive import (
     contrastive_distillation,
     contrastive_distillation_global,
@@ -22,20 +23,26 @@ from incseg.losses.segmentation import (
     binary_cross_entropy,
     class_counts,
     cross_entropy,
+    cross_entropy_per_image,
     unbiased_cross_entropy,
 )
 from incseg.losses.teacher_labels import (
     BINS,
     class_histogram,
+    extended_labels,
     extended_map,
     median_of_histogram,
     normalised_entropy,
+    prediction,
+    prediction_with_entropy,
     released_entropy,
     released_median,
 )
+from incseg.upsampling import CoarseLogits
 
 __all__ = [
     "BINS",
+    "CoarseLogits",
     "attraction",
     "balanced_cross_entropy",
     "binary_cross_entropy",
@@ -45,6 +52,9 @@ __all__ = [
     "contrastive_distillation",
     "contrastive_distillation_global",
     "cross_entropy",
+    "cross_entropy_per_image",
+    "enlarge",
+    "extended_labels",
     "extended_map",
     "feature_distillation",
     "local_pod",
@@ -55,6 +65,8 @@ __all__ = [
     "normalised_entropy",
     "output_distillation",
     "pod_distance",
+    "prediction",
+    "prediction_with_entropy",
     "process_count",
     "prototype_matching",
     "released_entropy",

@@ -6,8 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from incseg.losses.coarse import is_fused, teacher_losses
+from incseg.upsampling import Scores, full_size
 
-def unbiased_distillation(student_logits: Tensor, teacher_logits: Tensor, no_new_class: Tensor | None = None) -> Tensor:
+
+def unbiased_distillation(student_logits: Scores, teacher_logits: Scores, no_new_class: Tensor | None = None) -> Tensor:
     """Output distillation in which the teacher's background may be any new class (MiB; UCD eq. 15 and 16).
 
     ``−1/(|P|·K) Σ_p Σ_{c<K} q_p(c) log p̂_p(c)`` with q the teacher's softmax over its K classes,
@@ -15,8 +18,8 @@ def unbiased_distillation(student_logits: Tensor, teacher_logits: Tensor, no_new
     ordinary distillation. The division by K follows MiB's published code, to which the usual weight of 10 belongs.
 
     Args:
-        student_logits: (B, C, H, W) float.
-        teacher_logits: (B, K, H, W) float, K ≤ C; no gradient flows into it.
+        student_logits: (B, C, H, W) float, or coarse ones for that size.
+        teacher_logits: (B, K, H, W), likewise, K ≤ C; no gradient flows into it.
         no_new_class: (B, H, W) bool, pixels that are known to be of no new class: there ``p̂(0) = p(0)``. None, as in
             the paper: any pixel may be.
 
@@ -24,29 +27,35 @@ def unbiased_distillation(student_logits: Tensor, teacher_logits: Tensor, no_new
         A scalar; 0 (with zero gradient) for an empty batch.
     """
     old_classes = _old_classes(student_logits, teacher_logits)
-    log_probs = torch.log_softmax(student_logits, dim=1)
+    if is_fused(student_logits) and is_fused(teacher_logits):
+        total = teacher_losses(student_logits, teacher_logits, merge_new=True, no_new_class=no_new_class).sum()
+        return total / teacher_logits.numel()
+    log_probs = torch.log_softmax(full_size(student_logits), dim=1)
     background = torch.cat([log_probs[:, :1], log_probs[:, old_classes:]], dim=1).logsumexp(dim=1, keepdim=True)
     if no_new_class is not None:
         background = torch.where(no_new_class[:, None], log_probs[:, :1], background)
     merged = torch.cat([background, log_probs[:, 1:old_classes]], dim=1)
-    teacher = torch.softmax(teacher_logits.detach(), dim=1)
+    teacher = torch.softmax(full_size(teacher_logits).detach(), dim=1)
     return -(teacher * merged).sum() / max(merged.numel(), 1)
 
 
-def output_distillation(student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
+def output_distillation(student_logits: Scores, teacher_logits: Scores) -> Tensor:
     """Distillation over the old classes alone (LwF).
 
     ``−1/(|P|·K) Σ_p Σ_{c<K} q_p(c) log softmax(z_p[:K])(c)`` with q the teacher's softmax over its K classes.
 
     Args:
-        student_logits: (B, C, H, W) float.
-        teacher_logits: (B, K, H, W) float, K ≤ C; no gradient flows into it.
+        student_logits: (B, C, H, W) float, or coarse ones for that size.
+        teacher_logits: (B, K, H, W), likewise, K ≤ C; no gradient flows into it.
 
     Returns:
         A scalar; 0 (with zero gradient) for an empty batch.
     """
-    old = student_logits[:, : _old_classes(student_logits, teacher_logits)]
-    teacher = torch.softmax(teacher_logits.detach(), dim=1)
+    old_classes = _old_classes(student_logits, teacher_logits)
+    if is_fused(student_logits) and is_fused(teacher_logits):
+        return teacher_losses(student_logits, teacher_logits, merge_new=False).sum() / teacher_logits.numel()
+    old = full_size(student_logits)[:, :old_classes]
+    teacher = torch.softmax(full_size(teacher_logits).detach(), dim=1)
     return -(teacher * torch.log_softmax(old, dim=1)).sum() / max(old.numel(), 1)
 
 
@@ -80,7 +89,7 @@ def feature_distillation(student: Tensor, teacher: Tensor) -> Tensor:
     return (student - teacher.detach()).square().sum() / max(student.numel(), 1)
 
 
-def _old_classes(student_logits: Tensor, teacher_logits: Tensor) -> int:
+def _old_classes(student_logits: Scores, teacher_logits: Scores) -> int:
     """K, the classes of the teacher; a student has them all and more."""
     if student_logits.shape[1] < teacher_logits.shape[1]:
         raise ValueError(

@@ -4,27 +4,39 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from incseg.losses.coarse import is_fused, label_losses
 from incseg.protocol import IGNORE
+from incseg.upsampling import Scores, full_size
 
 
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+def cross_entropy(logits: Scores, labels: Tensor) -> Tensor:
     """Pixel-wise cross-entropy; ignored pixels cost nothing and count in the mean.
 
     ``−1/|I| Σ_{p: y_p≠255} log softmax(z_p)[y_p]`` with I all pixels, as in the paper (1/N and 1/|I| in UCD eq. 13 and
     19) and in MiB's code. So the mean over devices is the loss of the joined batch, however the ignored pixels fall.
 
     Args:
-        logits: (B, C, H, W) float.
+        logits: (B, C, H, W) float, or coarse ones for that size.
         labels: (B, H, W) int64 in 0…C−1, or 255 for ignored.
 
     Returns:
         A scalar; 0 (with zero gradient) when every pixel is ignored.
     """
-    return _mean_over_pixels(torch.log_softmax(logits, dim=1), labels)
+    if is_fused(logits):
+        return label_losses(logits, labels).sum() / labels.numel()
+    return _mean_over_pixels(torch.log_softmax(full_size(logits), dim=1), labels)
+
+
+def cross_entropy_per_image(logits: Scores, labels: Tensor) -> Tensor:
+    """(B,) :func:`cross_entropy` of every image for itself, with the same arguments."""
+    if is_fused(logits):
+        return label_losses(logits, labels) / labels[0].numel()
+    images = zip(full_size(logits), labels, strict=True)
+    return torch.stack([cross_entropy(image[None], target[None]) for image, target in images])
 
 
 def unbiased_cross_entropy(
-    logits: Tensor, labels: Tensor, *, old_classes: int, learn_labelled_old: bool = False
+    logits: Scores, labels: Tensor, *, old_classes: int, learn_labelled_old: bool = False
 ) -> Tensor:
     """Cross-entropy in which background may be any class learnt before (MiB; UCD eq. 13 and 14).
 
@@ -32,7 +44,7 @@ def unbiased_cross_entropy(
     averaged as in :func:`cross_entropy`, which this is for K = 1 (only background is old).
 
     Args:
-        logits: (B, C, H, W) float.
+        logits: (B, C, H, W) float, or coarse ones for that size.
         labels: (B, H, W) int64 in 0…C−1, or 255 for ignored.
         old_classes: K, the number of classes known before this step, background included.
         learn_labelled_old: a pixel labelled with an old class is learnt as that class; else it counts as background, as
@@ -41,7 +53,10 @@ def unbiased_cross_entropy(
     Returns:
         A scalar; 0 (with zero gradient) when every pixel is ignored.
     """
-    log_probs = torch.log_softmax(logits, dim=1)
+    if is_fused(logits):
+        grouped = 1 if learn_labelled_old else old_classes
+        return label_losses(logits, labels, old_classes=old_classes, grouped_labels=grouped).sum() / labels.numel()
+    log_probs = torch.log_softmax(full_size(logits), dim=1)
     background = torch.logsumexp(log_probs[:, :old_classes], dim=1, keepdim=True)
     as_background = (labels < old_classes) & (not learn_labelled_old)
     return _mean_over_pixels(torch.cat([background, log_probs[:, 1:]], dim=1), labels.where(~as_background, 0))
@@ -53,7 +68,7 @@ def class_counts(labels: Tensor, *, num_classes: int) -> Tensor:
 
 
 def balanced_cross_entropy(
-    logits: Tensor, labels: Tensor, *, power: float = 1.0, counts: Tensor | None = None
+    logits: Scores, labels: Tensor, *, power: float = 1.0, counts: Tensor | None = None
 ) -> Tensor:
     """Cross-entropy in which rare classes weigh more: by inverse frequency for a power of 1.
 
@@ -61,7 +76,7 @@ def balanced_cross_entropy(
     every class in the batch has the same total weight; with power 0 every labelled pixel has the same weight.
 
     Args:
-        logits: (B, C, H, W) float.
+        logits: (B, C, H, W) float, or coarse ones for that size.
         labels: (B, H, W) int64 in 0…C−1, or 255 for ignored.
         power: how strongly rare classes are favoured.
         counts: (C,) n_c of the whole batch where this is only a part of it: the losses of the parts then add up to
@@ -73,7 +88,11 @@ def balanced_cross_entropy(
     if counts is None:
         counts = class_counts(labels, num_classes=logits.shape[1])
     weights = counts.clamp_min(1).to(logits.dtype).pow(-power).where(counts > 0, 0)
-    total = F.nll_loss(torch.log_softmax(logits, dim=1), labels, weights, ignore_index=IGNORE, reduction="sum")
+    if is_fused(logits):
+        total = label_losses(logits, labels, weights=weights).sum()
+    else:
+        log_probs = torch.log_softmax(full_size(logits), dim=1)
+        total = F.nll_loss(log_probs, labels, weights, ignore_index=IGNORE, reduction="sum")
     return total / (counts * weights).sum().clamp_min(torch.finfo(logits.dtype).tiny)
 
 

@@ -6,7 +6,61 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from incseg.protocol import IGNORE
+from incseg.losses.coarse import is_fused, read_pixels
+from incseg.protocol import BACKGROUND, IGNORE
+from incseg.upsampling import Scores, full_size
+
+
+def prediction(scores: Scores) -> tuple[Tensor, Tensor]:
+    """The most likely class of every pixel, and its probability.
+
+    Args:
+        scores: (B, C, H, W) logits, or coarse ones for that size; no gradient flows into them.
+
+    Returns:
+        classes: (B, H, W) int64.
+        probability: (B, H, W) float.
+    """
+    if is_fused(scores):
+        return read_pixels(scores, "probability")
+    highest, classes = torch.softmax(full_size(scores).detach(), dim=1).max(dim=1)
+    return classes, highest
+
+
+def prediction_with_entropy(scores: Scores, *, released_for: int | None = None) -> tuple[Tensor, Tensor]:
+    """The most likely class of every pixel, and how uncertain it is.
+
+    Args:
+        scores: (B, C, H, W) logits, or coarse ones for that size; no gradient flows into them.
+        released_for: None for :func:`normalised_entropy`; for :func:`released_entropy` its ``num_classes``.
+
+    Returns:
+        classes: (B, H, W) int64.
+        uncertainty: (B, H, W) float.
+    """
+    known = scores.shape[1]
+    if is_fused(scores) and released_for is None:
+        classes, entropy = read_pixels(scores, "entropy")
+        return classes, entropy / _highest_entropy(known)
+    if is_fused(scores) and released_for is not None:
+        classes, entropy = read_pixels(scores, "released")
+        return classes, entropy / known / _released_scale(known, released_for)
+    probs = torch.softmax(full_size(scores).detach(), dim=1)
+    classes = probs.argmax(dim=1)
+    if released_for is None:
+        return classes, normalised_entropy(probs)
+    return classes, released_entropy(probs, num_classes=released_for)
+
+
+def extended_labels(ground_truth: Tensor, predicted: Tensor) -> Tensor:
+    """(…) int64: ground truth where it is foreground or ignored, the teacher's class where it is background (eq. 2).
+
+    Args:
+        ground_truth: (…) integer labels of the current step: 0 background, 255 ignored.
+        predicted: (…) int64, the most likely class of the teacher.
+    """
+    labels = ground_truth.long()
+    return torch.where(labels == BACKGROUND, predicted, labels)
 
 
 def extended_map(ground_truth: Tensor, teacher_probs: Tensor, *, num_classes: int) -> tuple[Tensor, Tensor]:
@@ -33,8 +87,8 @@ def extended_map(ground_truth: Tensor, teacher_probs: Tensor, *, num_classes: in
     if num_classes < old_classes:
         raise ValueError(f"num_classes={num_classes} is smaller than the teacher's {old_classes} classes")
     labels = ground_truth.long()
-    foreground = (labels != 0) & (labels != IGNORE)
-    merged = torch.where(labels == 0, teacher_probs.argmax(dim=-1), labels)
+    foreground = (labels != BACKGROUND) & (labels != IGNORE)
+    merged = extended_labels(labels, teacher_probs.argmax(dim=-1))
     padded = F.pad(teacher_probs, (0, num_classes - old_classes))
     one_hot = torch.arange(num_classes, device=labels.device) == labels.unsqueeze(-1)
     return merged, torch.where(foreground.unsqueeze(-1), one_hot.to(padded.dtype), padded)
@@ -53,7 +107,11 @@ def normalised_entropy(probs: Tensor) -> Tensor:
         (B, …); 0 for a single class.
     """
     entropy: Tensor = torch.special.entr(probs).sum(dim=1)
-    return entropy / max(math.log(probs.shape[1]), 1e-12)
+    return entropy / _highest_entropy(probs.shape[1])
+
+
+def _highest_entropy(classes: int) -> float:
+    return max(math.log(classes), 1e-12)
 
 
 def released_entropy(probs: Tensor, *, num_classes: int) -> Tensor:
@@ -69,7 +127,11 @@ def released_entropy(probs: Tensor, *, num_classes: int) -> Tensor:
         (B, …).
     """
     entropy = -(probs * (probs + 1e-8).log()).mean(dim=1)
-    return entropy / (math.log(probs.shape[1] + 1e-8) * math.log(num_classes))
+    return entropy / _released_scale(probs.shape[1], num_classes)
+
+
+def _released_scale(old_classes: int, num_classes: int) -> float:
+    return math.log(old_classes + 1e-8) * math.log(num_classes)
 
 
 def class_histogram(values: Tensor, classes: Tensor, *, num_classes: int) -> Tensor:

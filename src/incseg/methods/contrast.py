@@ -35,8 +35,8 @@ class ExtendedMapCrossEntropy(CrossEntropy):
         """The extended map at the size of the image; at step 0, without a teacher, the ground truth."""
         if view.teacher is None:
             return None
-        probs = view.teacher_logits.softmax(dim=1).movedim(1, -1)
-        return losses.extended_map(view.labels, probs, num_classes=view.step.num_classes)[0]
+        predicted, _ = losses.prediction(view.teacher_scores)
+        return losses.extended_labels(view.labels, predicted)
 
 
 @dataclass

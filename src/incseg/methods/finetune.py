@@ -18,7 +18,7 @@ class CrossEntropy(Segmentation):
 
     def losses(self, view: View) -> dict[str, Tensor]:
         """``L_ce``."""
-        return {"segmentation": losses.cross_entropy(view.student_logits, view.targets)}
+        return {"segmentation": losses.cross_entropy(view.student_scores, view.targets)}
 
 
 @dataclass

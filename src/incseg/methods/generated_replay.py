@@ -44,7 +44,7 @@ class InpaintedCrossEntropy(CrossEntropy):
         """The teacher's class where the ground truth is background."""
         if view.teacher is None:
             return None
-        return view.targets.where(view.labels != BACKGROUND, view.teacher_logits.argmax(dim=1))
+        return view.targets.where(view.labels != BACKGROUND, losses.prediction(view.teacher_scores)[0])
 
 
 class HelperDecoder(nn.Module):

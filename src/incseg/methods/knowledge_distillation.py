@@ -22,7 +22,7 @@ class OutputDistillation(Distillation):
 
     def losses(self, view: View) -> dict[str, Tensor]:
         """``λ_kd L_kd``."""
-        return {"distillation": self.weight * losses.output_distillation(view.student_logits, view.teacher_logits)}
+        return {"distillation": self.weight * losses.output_distillation(view.student_scores, view.teacher_scores)}
 
 
 @dataclass

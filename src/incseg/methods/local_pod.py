@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from incseg import losses
-from incseg.batch import View, in_float32, upsample
+from incseg.batch import View, in_float32
 from incseg.methods.finetune import CrossEntropy
 from incseg.methods.parsing import register_method
 from incseg.methods.part import Context, LossTerm, Part, Weight
 from incseg.methods.unbiased import BalancedInitialisation
 from incseg.protocol import BACKGROUND, IGNORE, Step
+from incseg.upsampling import Scores
 
 Thresholds = Literal["median", "released"]
 LOWEST_THRESHOLD = 0.001
@@ -41,26 +42,24 @@ class PseudoLabelCrossEntropy(CrossEntropy):
         counts = torch.zeros(classes, losses.BINS, dtype=torch.int64, device=context.teacher.mean.device)
         with torch.no_grad():
             for batch in context.batches():
-                probs = upsample(in_float32(context.teacher(batch.images)), batch.labels).softmax(dim=1)
+                scores = in_float32(context.teacher(batch.images)).scores_for(batch.labels)
+                predicted, uncertainty = self._read(losses.enlarge(scores, fused=context.fused), context.step)
                 background = batch.labels == BACKGROUND
-                uncertainty = self._uncertainty(probs, context.step)[background]
-                counts += losses.class_histogram(uncertainty, probs.argmax(dim=1)[background], num_classes=classes)
+                counts += losses.class_histogram(uncertainty[background], predicted[background], num_classes=classes)
         median = losses.released_median if self.thresholds == "released" else losses.median_of_histogram
         self.memory["thresholds"] = median(losses.sum_over_processes(counts)).clamp_min(LOWEST_THRESHOLD)
 
-    def _uncertainty(self, probs: Tensor, step: Step) -> Tensor:
-        """(B, H, W) the teacher's entropy, as the paper normalises it or as the released code does."""
-        if self.thresholds == "released":
-            return losses.released_entropy(probs, num_classes=step.num_classes)
-        return losses.normalised_entropy(probs)
+    def _read(self, teacher: Scores, step: Step) -> tuple[Tensor, Tensor]:
+        """(B, H, W) the teacher's class and its entropy, as the paper normalises it or as the released code does."""
+        released_for = step.num_classes if self.thresholds == "released" else None
+        return losses.prediction_with_entropy(teacher, released_for=released_for)
 
     def relabel(self, view: View) -> Tensor | None:
         """Ground truth where it is foreground, the teacher's class where it is certain, 255 elsewhere."""
         if view.teacher is None:
             return None
-        probs = view.teacher_logits.softmax(dim=1)
-        predicted = probs.argmax(dim=1)
-        certain = self._uncertainty(probs, view.step) < self.memory["thresholds"][predicted]
+        predicted, uncertainty = self._read(view.teacher_scores, view.step)
+        certain = uncertainty < self.memory["thresholds"][predicted]
         return torch.where(view.labels == BACKGROUND, torch.where(certain, predicted, IGNORE), view.labels)
 
     def losses(self, view: View) -> dict[str, Tensor]:
@@ -70,12 +69,7 @@ class PseudoLabelCrossEntropy(CrossEntropy):
         background = view.labels == BACKGROUND
         accepted = background & (view.targets != IGNORE)
         share = accepted.sum(dim=(1, 2)) / (background.sum(dim=(1, 2)) + 1e-6)
-        per_image = torch.stack(
-            [
-                losses.cross_entropy(logits[None], targets[None])
-                for logits, targets in zip(view.student_logits, view.targets, strict=True)
-            ]
-        )
+        per_image = losses.cross_entropy_per_image(view.student_scores, view.targets)
         return {"segmentation": (share * per_image).mean()}
 
 

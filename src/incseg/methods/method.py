@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from incseg import losses
 from incseg.batch import Batch, Outputs, View
 from incseg.errors import InputError
 from incseg.loading.replay import Replay
@@ -146,9 +148,12 @@ class Method:
         for part in self.parts:
             part.end(context)
 
-    def view(self, batch: Batch, student: Outputs, teacher: Outputs | None, step: Step) -> View:
-        """What the losses are computed from; every relabelling part starts from the targets of the one before it."""
-        view = View(batch, student, teacher, step)
+    def view(self, batch: Batch, student: Outputs, teacher: Outputs | None, step: Step, *, fused: bool = False) -> View:
+        """What the losses are computed from; every relabelling part starts from the targets of the one before it.
+
+        ``fused``: losses at the size of the image may avoid that size; see :func:`incseg.losses.enlarge`.
+        """
+        view = View(batch, student, teacher, step, enlarge=partial(losses.enlarge, fused=fused))
         for part in self.parts:
             targets = part.relabel(view)
             view = view if targets is None else replace(view, relabelled=targets)

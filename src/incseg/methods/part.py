@@ -46,6 +46,8 @@ class Context:
     """(C,) pixels of each class in the labels of these images, in float64."""
     labels_everything: bool = True
     """Whether these images label every class the student knows, not only those of the step."""
+    fused: bool = False
+    """Whether losses at the size of the image may avoid that size: ``engine.compile``."""
     seed: int = 0
     """For random choices: derived from the run and the step, the same in every process."""
     say: Callable[[str], None] = print

@@ -102,9 +102,9 @@ class CompletedCrossEntropy(CrossEntropy):
         """The E-step."""
         if view.teacher is None:
             return None
-        highest, predicted = view.teacher_logits.softmax(dim=1).max(dim=1)
+        predicted, highest = losses.prediction(view.teacher_scores)
         completed = view.labels.where((view.labels != BACKGROUND) | (highest < self.confidence), predicted)
-        highest, predicted = view.student_logits.detach().softmax(dim=1).max(dim=1)
+        predicted, highest = losses.prediction(view.student_scores)
         is_kept_image = (view.replayed > 0)[:, None, None]
         is_new = (predicted >= view.step.old_classes) & (highest >= self.confidence) & is_kept_image
         return completed.where((completed != BACKGROUND) | ~is_new, predicted)
@@ -115,7 +115,7 @@ class CompletedCrossEntropy(CrossEntropy):
             return super().losses(view)
         counts = losses.class_counts(view.targets, num_classes=view.step.num_classes)
         counts = losses.sum_over_processes(counts)
-        loss = losses.balanced_cross_entropy(view.student_logits, view.targets, power=self.balance, counts=counts)
+        loss = losses.balanced_cross_entropy(view.student_scores, view.targets, power=self.balance, counts=counts)
         # Each process has its share of the joined batch's loss; training takes the mean over processes, not the sum.
         return {"segmentation": losses.process_count() * loss}
 

@@ -21,7 +21,7 @@ class UnbiasedCrossEntropy(CrossEntropy):
     def losses(self, view: View) -> dict[str, Tensor]:
         """``L_seg``; plain cross-entropy at step 0."""
         loss = losses.unbiased_cross_entropy(
-            view.student_logits,
+            view.student_scores,
             view.targets,
             old_classes=view.step.old_classes,
             learn_labelled_old=bool(view.step.labelled_old),
@@ -40,7 +40,7 @@ class UnbiasedDistillation(Distillation):
     def losses(self, view: View) -> dict[str, Tensor]:
         """``λ_kd L_kd``."""
         no_new_class = view.labels == BACKGROUND if self.keep_background else None
-        loss = losses.unbiased_distillation(view.student_logits, view.teacher_logits, no_new_class)
+        loss = losses.unbiased_distillation(view.student_scores, view.teacher_scores, no_new_class)
         return {"distillation": self.weight * loss}
 
 

@@ -1,8 +1,5 @@
 """Contrastive distillation: pull pixels of one class together and push the others apart, across two networks."""
 
-import os
-from functools import cache
-from importlib.util import find_spec
 from typing import Literal, get_args
 
 import torch
@@ -14,6 +11,7 @@ from incseg.losses.contrastive.backend import ContrastSets, ContrastSettings, St
 from incseg.losses.contrastive.dense import dense_loss
 from incseg.losses.contrastive.streamed import Plan, streamed_loss
 from incseg.losses.processes import sum_over_processes
+from incseg.losses.triton_support import has_triton, runs_triton
 
 Denominator = Literal["negatives", "pair"]
 Backend = Literal["auto", "eager", "chunked", "triton"]
@@ -164,20 +162,15 @@ def _choose(sets: ContrastSets, backend: Backend, world: int) -> Backend:
 
 def _triton_obstacle(sets: ContrastSets) -> str:
     """Why Triton cannot be used for these tensors, or nothing; found out without importing it."""
-    if not _has_triton():
+    if not has_triton():
         return "Triton is not installed"
     if torch.version.hip is not None:
         return "its kernels are for NVIDIA devices"
     if torch.float64 in (sets.anchors.dtype, sets.contrast.dtype):
         return "its kernels compute in float32 and the features are float64"
-    if not all(x is None or x.is_cuda for x in sets) and os.environ.get("TRITON_INTERPRET") != "1":
+    if not all(x is None or runs_triton(x) for x in sets):
         return f"it needs CUDA tensors and the anchors are on {sets.anchors.device}"
     return ""
-
-
-@cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
 
 
 def _streamed_backend(backend: Backend) -> StreamedBackend:

@@ -1,0 +1,47 @@
+"""Which logits a loss is given, and whether kernels take them as they are."""
+
+import warnings
+from functools import cache
+from typing import TypeGuard
+
+import torch
+
+from incseg.losses.coarse.fused import read_pixels
+from incseg.losses.triton_support import runs_triton
+from incseg.upsampling import CoarseLogits, Scores, interpolate
+
+# Pixels per node from which on the image is worth avoiding; below, it is hardly larger than the grid.
+LEAST_ENLARGEMENT = 16
+
+
+def enlarge(scores: CoarseLogits, *, fused: bool) -> Scores:
+    """What losses are given for logits that are meant for a size.
+
+    ``fused``: the logits as they are where kernels can take them, elsewhere (B, C, H, W) by two matrix products. Not
+    ``fused``: (B, C, H, W) by PyTorch's interpolation.
+    """
+    if not fused:
+        return interpolate(scores)
+    return scores if is_fused(scores) else scores.full_size()
+
+
+def is_fused(scores: Scores) -> TypeGuard[CoarseLogits]:
+    """Whether kernels compute a loss of these logits, without ever having them at the size of the image."""
+    if not isinstance(scores, CoarseLogits) or scores.logits.dtype == torch.float64:
+        return False
+    height, width = scores.size
+    nodes, pixels = scores.logits.shape[2:].numel(), height * width
+    large = scores.logits.numel() > 0 and pixels >= LEAST_ENLARGEMENT * nodes
+    return large and runs_triton(scores.logits) and _compiles(scores.logits.device)
+
+
+@cache
+def _compiles(device: torch.device) -> bool:
+    """Whether Triton can build kernels for a device; it needs a C compiler, among other things. If not, say so once."""
+    try:
+        read_pixels(CoarseLogits(torch.zeros(1, 1, 1, 1, device=device), (1, 1)), "probability")
+    except Exception as error:  # whatever keeps a compiler from working
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        warnings.warn(f"losses are computed without fused kernels, since Triton fails here ({reason})", stacklevel=2)
+        return False
+    return True
