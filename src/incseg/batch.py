@@ -69,6 +69,8 @@ class View:
     relabelled: Tensor | None = None
     enlarge: Callable[[CoarseLogits], Scores] = interpolate
     """How logits are prepared for losses at the size of the image; kernels take them as they are."""
+    computed_in: torch.dtype = torch.float32
+    """The type in which the network computed its features: a loss whose kernels take that may do so too."""
     derived: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """What was computed from the outputs, once, for every part and also across relabelling."""
 

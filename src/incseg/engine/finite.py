@@ -1,70 +1,104 @@
 """Numbers that are not finite: the update is skipped, and a run in which that does not stop is stopped."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from incseg.errors import TrainingError
 
 GRADIENT = "the gradient"
 
 
+class Verdict(NamedTuple):
+    """On one update: its loss terms, and whether something was not finite; both may still be on the device."""
+
+    iteration: int
+    terms: Mapping[str, Tensor]
+    wrong: Tensor
+
+
 @dataclass
 class UpdateGuard:
-    """Watches the updates of a step.
+    """Makes the updates of a step, except those that would spoil the network.
 
-    It reads one number per iteration from the device: a gradient must be known to be finite before anything is made of
-    it. Statistics of batch normalisation, which the forward pass has already moved, are put back.
+    An optimizer whose kernel is told on the device to do nothing is not waited for: what was skipped is then known
+    when somebody reads it. Statistics of batch normalisation, which the forward pass has already moved, are put back.
     """
 
     student: nn.Module
+    optimizer: Optimizer
+    """Its ``step`` is called; may be wrapped."""
     limit: int
     """Updates in a row that may be skipped."""
     total: Callable[[Tensor], Tensor] = lambda flag: flag
     """Sums over all processes, so that all skip or none."""
     in_a_row: int = 0
+    """Skipped updates up to the last one that was read."""
     _now: list[Tensor] = field(init=False)
-    _kept: list[Tensor] = field(init=False)
+    _kept: Tensor = field(init=False)
     _parameters: list[Tensor] = field(init=False)
+    _unread: list[Verdict] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         self._now = [buffer for buffer in self.student.buffers() if buffer.is_floating_point()]
-        self._kept = [buffer.clone() for buffer in self._now]
+        self._kept = self._joined()
         self._parameters = [parameter for parameter in self.student.parameters() if parameter.requires_grad]
 
-    def begin(self) -> None:
-        """Before the forward pass."""
-        _copy(self._now, self._kept)
+    @property
+    def waits(self) -> bool:
+        """Whether every update waits for its verdict, which then costs nothing to read."""
+        return not self._inner.defaults.get("fused")
 
     @torch.no_grad()
-    def accepts(self, terms: Mapping[str, Tensor]) -> bool:
-        """Whether loss terms and gradients are finite, in all processes."""
+    def judge(self, terms: Mapping[str, Tensor]) -> Tensor:
+        """() float32, 1 if a loss term or a gradient is not finite in some process, else 0."""
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
         largest = torch.nn.utils.get_total_norm(gradients, norm_type=math.inf)  # NaN if one is
         seen = torch.stack([value.detach().float().to(largest.device) for value in terms.values()] + [largest.float()])
-        return not self.total((~seen.isfinite()).any().float()).item()
+        return self.total((~seen.isfinite()).any().float()).clamp(max=1)
 
-    def accepted(self) -> None:
-        """After an update."""
-        self.in_a_row = 0
+    @torch.no_grad()
+    def update(self, verdict: Verdict) -> None:
+        """Change the parameters unless something is wrong."""
+        self._unread.append(verdict)
+        if self.waits and not verdict.wrong.item():
+            self.optimizer.step()
+            self._kept = self._joined()
+            return
+        if not self.waits:
+            self._inner.found_inf = verdict.wrong  # type: ignore[attr-defined]  # read by PyTorch's fused kernels
+            self.optimizer.step()
+        self._kept = torch.where(verdict.wrong > 0, self._kept, self._joined())
+        if self._now:
+            pieces = self._kept.split([buffer.numel() for buffer in self._now])
+            torch._foreach_copy_(self._now, [p.view_as(b) for p, b in zip(pieces, self._now, strict=True)])
 
-    def skip(self) -> None:
-        """Instead of an update."""
-        _copy(self._kept, self._now)
-        self.in_a_row += 1
+    def read(self) -> Iterator[Verdict]:
+        """The updates skipped since the last reading, each with ``in_a_row`` as it was then."""
+        unread, self._unread = self._unread, []
+        wrong = torch.stack([verdict.wrong for verdict in unread]).tolist() if unread else []
+        for verdict, is_wrong in zip(unread, wrong, strict=True):
+            self.in_a_row = self.in_a_row + 1 if is_wrong else 0
+            if is_wrong:
+                yield verdict
 
     def exhausted(self, iterations: int) -> bool:
         """Whether to give up: too many in a row, or all of a step."""
         return self.in_a_row > self.limit or self.in_a_row == iterations
 
+    @property
+    def _inner(self) -> Optimizer:
+        """The optimizer itself, where it is wrapped."""
+        inner: Optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
+        return inner
 
-def _copy(source: list[Tensor], target: list[Tensor]) -> None:
-    with torch.no_grad():
-        if source:
-            torch._foreach_copy_(target, source)
+    def _joined(self) -> Tensor:
+        return torch.cat([buffer.flatten() for buffer in self._now]) if self._now else torch.zeros(0)
 
 
 def culprits(values: Mapping[str, float]) -> str:

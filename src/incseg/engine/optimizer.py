@@ -8,7 +8,7 @@ from incseg.config import OptimConfig
 from incseg.models import Segmenter
 
 
-def build_optimizer(student: nn.Module, optim: OptimConfig) -> torch.optim.SGD:
+def build_optimizer(student: nn.Module, optim: OptimConfig, *, fused: bool = False) -> torch.optim.SGD:
     """SGD with Nesterov momentum over what is not frozen; the trainer sets its learning rate before every iteration."""
     return torch.optim.SGD(
         [parameter for parameter in student.parameters() if parameter.requires_grad],
@@ -16,6 +16,7 @@ def build_optimizer(student: nn.Module, optim: OptimConfig) -> torch.optim.SGD:
         momentum=optim.momentum,
         weight_decay=optim.weight_decay,
         nesterov=optim.momentum > 0,
+        fused=fused or None,
     )
 
 

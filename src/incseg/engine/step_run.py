@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from lightning.fabric.wrappers import _FabricModule, _FabricOptimizer
 
 from incseg.engine.finite import UpdateGuard
+from incseg.engine.quick_network import Teacher
 from incseg.loading import BatchAddresses, TrainingSet
 from incseg.methods import Context
 from incseg.protocol import Step
@@ -18,6 +19,7 @@ class StepRun:
     images: TrainingSet
     addresses: BatchAddresses
     model: _FabricModule
+    teacher: Teacher | None
     optimizer: _FabricOptimizer
     guard: UpdateGuard
 

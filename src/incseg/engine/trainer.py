@@ -10,7 +10,7 @@ from lightning.fabric import Fabric
 from timm.layers.norm_act import convert_sync_batchnorm
 from torch import Tensor
 
-from incseg.batch import Batch, in_float32
+from incseg.batch import Batch
 from incseg.config import RunConfig
 from incseg.curriculum.curriculum import Curriculum, Library
 from incseg.engine.checkpoint import Checkpoint, FinishedStep
@@ -22,11 +22,13 @@ from incseg.engine.evaluator import (
     step_entry,
     step_history,
 )
-from incseg.engine.finite import UpdateGuard, given_up, skipped
+from incseg.engine.finite import UpdateGuard, Verdict, given_up, skipped
 from incseg.engine.image_cache import ImageCache
 from incseg.engine.journal import Journal
 from incseg.engine.left_out import LeftOut, over_all
 from incseg.engine.optimizer import build_optimizer, freeze_norm, freeze_unused
+from incseg.engine.precision import lower_scale, unscale
+from incseg.engine.quick_network import QuickStudent, Teacher, can_be_quick, student_network, teacher_network
 from incseg.engine.signals import StopRequests
 from incseg.engine.step_data import StepData
 from incseg.engine.step_run import StepRun
@@ -171,10 +173,25 @@ class Trainer:
         active = [part for part in self.method.parts if teacher is not None or not part.needs_teacher]
         uses_stages = any(part.needs_stages or part.needs_raw_stages for part in active)
         freeze_unused(self.student, self.config.data.crop_size, with_stages=uses_stages)
-        model, optimizer = self.fabric.setup(self.student, build_optimizer(self.student, self.config.optim))
+        networks = self._networks(teacher)
+        model, optimizer = self.fabric.setup(networks[0], self._optimizer())
         addresses = self.data.addresses(step, images, self.config.optim.epochs)
-        guard = UpdateGuard(self.student, self.config.engine.max_skipped, self._total)
-        return StepRun(context, images, addresses, model, optimizer, guard)
+        guard = UpdateGuard(self.student, optimizer, self.config.engine.max_skipped, self._total)
+        return StepRun(context, images, addresses, model, networks[1], optimizer, guard)
+
+    def _networks(self, teacher: Segmenter | None) -> tuple[QuickStudent, Teacher | None]:
+        """Student and teacher as an iteration calls them."""
+        crop, share = self.config.data.crop_size, self.config.optim.batch_size // self.fabric.world_size
+        shape, quick = (share, 3, crop, crop), self.config.engine.compile and can_be_quick(self.fabric)
+        wanted = {"with_stages": self.method.needs_stages, "with_raw_stages": self.method.needs_raw_stages}
+        student = student_network(self.student, shape, self.fabric, quick=quick, **wanted)
+        if teacher is None or not self.method.needs_teacher:
+            return student, None
+        return student, teacher_network(teacher, shape, self.fabric, quick=quick, **wanted)
+
+    def _optimizer(self) -> torch.optim.SGD:
+        on_gpu = self.fabric.device.type == "cuda" and self.config.engine.precision != "16-mixed"
+        return build_optimizer(self.student, self.config.optim, fused=on_gpu and self.config.engine.compile)
 
     def _train(self, run: StepRun) -> None:
         start = self._resume(run)
@@ -183,7 +200,6 @@ class Trainer:
         with self.stop.deferred():
             for iteration, batch in enumerate(batches, start):
                 terms = self.train_on(run, batch, iteration)
-                self._report_skipped(run, terms, done=iteration + 1)
                 self._record(run, terms, done=iteration + 1)
         self.journal.end_step()
         self._share_statistics()
@@ -197,47 +213,47 @@ class Trainer:
 
     def train_on(self, run: StepRun, batch: Batch, iteration: int) -> dict[str, Tensor]:
         """One iteration: forward of student and teacher, losses, backward, penalties, optimizer."""
-        step, teacher = run.step, run.context.teacher
+        step = run.step
         torch.manual_seed(seed_from(self.config.seed, step.index, iteration, self.fabric.global_rank))
         for group in run.optimizer.param_groups:
             group["lr"] = self.config.optim.learning_rate_at(step.index, iteration / run.iterations)
-        wanted = {"with_stages": self.method.needs_stages, "with_raw_stages": self.method.needs_raw_stages}
-        run.guard.begin()
-        outputs = run.model(batch.images, **wanted)
-        teacher_outputs = None
-        if teacher is not None and self.method.needs_teacher:
-            with torch.no_grad(), self.fabric.autocast():
-                teacher_outputs = in_float32(teacher(batch.images, **wanted))
-        view = self.method.view(batch, outputs, teacher_outputs, step, fused=self.config.engine.compile)
+        outputs = run.model(batch.images)
+        teacher_outputs = None if run.teacher is None else run.teacher(batch.images)
+        view = self.method.view(batch, outputs, teacher_outputs, step, **self._loss_options)
         terms = self.method.losses(view)
         self.fabric.backward(torch.stack(list(terms.values())).sum())
-        finite = run.guard.accepts(terms)
-        if finite:
+        unscale(self.fabric, run.optimizer.optimizer)
+        wrong = run.guard.judge(terms)
+        if self.method.watches and not wrong.item():
             self.method.observe(view, self.student)
             penalties = self.method.add_penalty_gradients(self.student)
             terms |= penalties
-            finite = not penalties or run.guard.accepts(penalties)
-        if finite:
-            run.optimizer.step()
-            run.guard.accepted()
-        else:
-            run.guard.skip()
+            wrong = run.guard.judge(penalties) if penalties else wrong
+        run.guard.update(Verdict(iteration, terms, wrong))
         run.optimizer.zero_grad()
         return terms
+
+    @property
+    def _loss_options(self) -> dict[str, Any]:
+        """How losses are computed: plainly, or by the quickest way that this device has."""
+        quick = self.config.engine.compile
+        short = quick and self.fabric.device.type == "cuda" and self.config.engine.precision != "32-true"
+        return {"fused": quick, "computed_in": torch.bfloat16 if short else torch.float32}
 
     def _total(self, values: Tensor) -> Tensor:
         """Summed over all processes."""
         return values if self.fabric.world_size == 1 else cast(Tensor, self.fabric.all_reduce(values, reduce_op="sum"))
 
-    def _report_skipped(self, run: StepRun, terms: Mapping[str, Tensor], done: int) -> None:
-        """Say that an update was skipped; stop when that goes on."""
-        if not run.guard.in_a_row:
-            return
-        where, values = f"{run.name}, iteration {done}", self._global_means(terms)
-        self.journal.say(skipped(where, values, run.image_names(done - 1)))
-        if run.guard.exhausted(run.iterations):
-            rate = "learning-rate" if run.step.index == 0 else "incremental-learning-rate"
-            raise given_up(where, values, run.guard.in_a_row, rate)
+    def _report_skipped(self, run: StepRun) -> None:
+        """Say which updates were skipped; stop when that goes on."""
+        for verdict in run.guard.read():
+            where, values = f"{run.name}, iteration {verdict.iteration + 1}", self._global_means(verdict.terms)
+            if lower_scale(self.fabric):  # float16 tries scales that are too large, now and then
+                continue
+            self.journal.say(skipped(where, values, run.image_names(verdict.iteration)))
+            if run.guard.exhausted(run.iterations):
+                rate = "learning-rate" if run.step.index == 0 else "incremental-learning-rate"
+                raise given_up(where, values, run.guard.in_a_row, rate)
 
     def _synchronised(self, student: Segmenter) -> Segmenter:
         """Batch normalisation over the batch of all devices, as in the paper; PyTorch has it for GPUs only."""
@@ -251,12 +267,14 @@ class Trainer:
         """After an iteration: show the progress, and every so often write a log line and a checkpoint."""
         engine = self.config.engine
         logs = done == run.iterations or done % engine.log_every == 0
+        due = done % (engine.checkpoint_every or run.per_epoch) == 0
+        if run.guard.waits or logs or due:
+            self._report_skipped(run)
         if logs:
             values = self._global_means(terms) | {"learning_rate": run.optimizer.param_groups[0]["lr"]}
             self.journal.log(run.name, done, -(-done // run.per_epoch), values)
         self.journal.advance(done)
         stops = self._must_stop(logs)
-        due = done % (engine.checkpoint_every or run.per_epoch) == 0
         if stops or (due and not run.guard.in_a_row):  # of a run that goes wrong, the last good one is kept
             self._save_checkpoint(run, done)
         if stops:

@@ -74,9 +74,9 @@ class ContrastiveDistillation(Contrast):
         )
         sigma = extended.flatten(0, 2) if self.uncertainty else None
         loss = losses.contrastive_distillation_global(
-            pixels_on_grid(view.student.embedding, size),
+            pixels_on_grid(view.student.embedding, size).to(view.computed_in),
             anchor_labels,
-            pixels_on_grid(view.teacher.embedding, size),
+            pixels_on_grid(view.teacher.embedding, size).to(view.computed_in),
             teacher_labels,
             anchor_probs=sigma,
             teacher_probs=sigma,

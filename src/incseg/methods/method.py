@@ -99,6 +99,11 @@ class Method:
         return any(part.solves and not part.memory for part in self.parts)
 
     @property
+    def watches(self) -> bool:
+        """Whether a part looks at the gradients of an iteration, or adds some, before the parameters change."""
+        return any(isinstance(part, Penalty) or type(part).observe is not Part.observe for part in self.parts)
+
+    @property
     def rehearses(self) -> bool:
         """Whether images of earlier steps are loaded again from the dataset."""
         return any(part.rehearses for part in self.parts)
@@ -148,12 +153,23 @@ class Method:
         for part in self.parts:
             part.end(context)
 
-    def view(self, batch: Batch, student: Outputs, teacher: Outputs | None, step: Step, *, fused: bool = False) -> View:
+    def view(
+        self,
+        batch: Batch,
+        student: Outputs,
+        teacher: Outputs | None,
+        step: Step,
+        *,
+        fused: bool = False,
+        computed_in: torch.dtype = torch.float32,
+    ) -> View:
         """What the losses are computed from; every relabelling part starts from the targets of the one before it.
 
         ``fused``: losses at the size of the image may avoid that size; see :func:`incseg.losses.enlarge`.
+        ``computed_in``: see :class:`View`.
         """
-        view = View(batch, student, teacher, step, enlarge=partial(losses.enlarge, fused=fused))
+        enlarge = partial(losses.enlarge, fused=fused)
+        view = View(batch, student, teacher, step, enlarge=enlarge, computed_in=computed_in)
         for part in self.parts:
             targets = part.relabel(view)
             view = view if targets is None else replace(view, relabelled=targets)

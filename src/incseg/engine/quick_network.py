@@ -1,0 +1,160 @@
+"""Student and teacher made quick on a GPU: captured as CUDA graphs, or compiled where the crops are large.
+
+A small network is limited by the host, which launches its many short kernels one by one: a captured graph is launched
+as one. A large one is limited by the GPU, which reads and writes every activation several times: a compiler joins the
+operations that do so, at the price of a minute or two before the first iteration. Both replace only the network; losses
+and the optimizer stay as they are.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import cast
+
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor, nn
+
+from incseg.batch import Outputs, in_float32
+from incseg.models import Segmenter
+
+COMPILED_FROM = 24 * 384**2  # pixels per batch from which on compiling pays
+WARM_UP = 3  # runs before a capture, in which libraries choose their algorithms and allocate
+Teacher = Callable[[Tensor], Outputs]
+Flat = Callable[[Tensor], tuple[Tensor, ...]]
+
+
+class FlatNetwork(nn.Module):
+    """A segmenter that returns a plain tuple of tensors, as graphs want them: logits, embedding, stages, raw stages."""
+
+    def __init__(self, segmenter: Segmenter, *, with_stages: bool, with_raw_stages: bool):
+        super().__init__()
+        self.segmenter = segmenter
+        self.wanted = {"with_stages": with_stages, "with_raw_stages": with_raw_stages}
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """(B, 3, H, W) uint8 → all outputs that are wanted."""
+        outputs = self.segmenter(images, **self.wanted)
+        return (outputs.logits, outputs.embedding, *outputs.stages, *outputs.raw_stages)
+
+    def as_outputs(self, tensors: Sequence[Tensor]) -> Outputs:
+        """The way back from :meth:`forward`."""
+        logits, embedding, *others = tensors
+        stages = len(others) // 2 if all(self.wanted.values()) else len(others) * self.wanted["with_stages"]
+        aligned = self.segmenter.architecture.align_corners
+        return Outputs(logits, embedding, others[:stages], aligned, others[stages:])
+
+
+class QuickStudent(nn.Module):
+    """The student as the trainer calls it; ``run`` may be a graph, or code that a compiler made."""
+
+    def __init__(self, flat: FlatNetwork, run: Flat):
+        super().__init__()
+        self.flat = flat
+        self._run = (run,)  # in a tuple, so that it is not registered as a second copy of the network
+
+    def forward(self, images: Tensor) -> Outputs:
+        """As the segmenter."""
+        return self.flat.as_outputs(self._run[0](images))
+
+
+def student_network(
+    student: Segmenter, shape: Sequence[int], fabric: Fabric, *, quick: bool, **wanted: bool
+) -> QuickStudent:
+    """The student for batches of this shape, ready for ``fabric.setup``."""
+    flat = FlatNetwork(student, **wanted)
+    if not quick:
+        return QuickStudent(flat, flat)
+    if _is_large(shape):
+        return QuickStudent(flat, _compiled(flat))
+    with _statistics_kept(student), _without_cached_casts(fabric):
+        graphed = torch.cuda.make_graphed_callables(flat, (_blank(shape, fabric),), WARM_UP, allow_unused_input=True)
+        return QuickStudent(flat, cast(Flat, graphed))
+
+
+def teacher_network(
+    teacher: Segmenter, shape: Sequence[int], fabric: Fabric, *, quick: bool, **wanted: bool
+) -> Teacher:
+    """The teacher for batches of this shape; its outputs are in float32, and a graph writes the next ones over them."""
+    flat = FlatNetwork(teacher, **wanted)
+    run = _compiled(flat) if quick and _is_large(shape) else flat
+
+    @torch.no_grad()
+    def outputs_of(images: Tensor) -> Outputs:
+        with fabric.autocast():
+            return in_float32(flat.as_outputs(run(images)))
+
+    return _captured(outputs_of, shape, fabric) if quick and not _is_large(shape) else outputs_of
+
+
+def can_be_quick(fabric: Fabric) -> bool:
+    """Whether networks can be captured or compiled here: on one GPU; several synchronise their normalisation."""
+    return fabric.device.type == "cuda" and fabric.world_size == 1
+
+
+def _captured(run: Teacher, shape: Sequence[int], fabric: Fabric) -> Teacher:
+    """The same as one graph: it reads from and writes to fixed places."""
+    images, graph = _blank(shape, fabric), torch.cuda.CUDAGraph()
+    with _without_cached_casts(fabric), torch.cuda.stream(torch.cuda.Stream()):
+        for _ in range(WARM_UP):
+            run(images)
+        torch.cuda.current_stream().synchronize()
+        with torch.cuda.graph(graph):
+            outputs = run(images)
+
+    def replay(given: Tensor) -> Outputs:
+        images.copy_(given)
+        graph.replay()
+        return outputs
+
+    return replay
+
+
+def _compiled(flat: FlatNetwork) -> Flat:
+    """Compiled at its first call; where that fails, which it may in many ways, the network as it is."""
+    from torch._dynamo.exc import TorchDynamoException  # noqa: PLC0415 - seconds, on machines that never compile
+    from torch._inductor.exc import InductorError  # noqa: PLC0415
+
+    compiled, failed = cast(Flat, torch.compile(flat, dynamic=False)), False
+
+    def run(images: Tensor) -> tuple[Tensor, ...]:
+        nonlocal failed
+        try:
+            return cast(Flat, flat)(images) if failed else compiled(images)
+        except (TorchDynamoException, InductorError) as error:
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            warnings.warn(f"the network runs as it is, since it cannot be compiled here ({reason})", stacklevel=2)
+            failed = True
+            return run(images)
+
+    return run
+
+
+def _is_large(shape: Sequence[int]) -> bool:
+    batch, _, height, width = shape
+    return batch * height * width >= COMPILED_FROM
+
+
+def _blank(shape: Sequence[int], fabric: Fabric) -> Tensor:
+    return torch.zeros(*shape, dtype=torch.uint8, device=fabric.device)
+
+
+@contextmanager
+def _statistics_kept(student: Segmenter) -> Iterator[None]:
+    """Warming up runs the network on nothing: what batch normalisation makes of that is forgotten."""
+    kept = {name: buffer.clone() for name, buffer in student.named_buffers()}
+    yield
+    for name, buffer in student.named_buffers():
+        buffer.copy_(kept[name])
+
+
+@contextmanager
+def _without_cached_casts(fabric: Fabric) -> Iterator[None]:
+    """Mixed precision keeps the short copies of weights until a forward pass ends; a graph must make its own."""
+    before = torch.is_autocast_cache_enabled()
+    with fabric.autocast():
+        torch.set_autocast_cache_enabled(False)
+        try:
+            yield
+        finally:
+            torch.set_autocast_cache_enabled(before)
