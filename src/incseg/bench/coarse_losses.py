@@ -80,8 +80,8 @@ def random_inputs(grid: int, size: int, device: torch.device) -> Inputs:
     teacher = 3 * torch.randn(BATCH, OLD, grid, grid, device=device, generator=rng)
     labels = torch.randint(0, CLASSES, (BATCH, size, size), device=device, generator=rng)
     ignored = torch.rand(labels.shape, device=device, generator=rng) < 0.1
-    scores = (CoarseLogits(logits, (size, size)) for logits in (student.requires_grad_(), teacher))
-    return Inputs(*scores, labels.masked_fill(ignored, IGNORE))
+    student_scores = CoarseLogits(student.requires_grad_(), (size, size))
+    return Inputs(student_scores, CoarseLogits(teacher, (size, size)), labels.masked_fill(ignored, IGNORE))
 
 
 def _step(loss: Callable[[Inputs, Way], Tensor], given: Inputs, way: Way) -> None:
