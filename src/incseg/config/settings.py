@@ -62,7 +62,7 @@ class Section(BaseModel):
             return items
         if Literal in kinds:
             choices = [choice for kind in alternatives if get_origin(kind) is Literal for choice in get_args(kind)]
-            return next((choice for choice in choices if str(choice) == value), value)
+            return next((choice for choice in choices if as_text(choice) == value), value)
         if isinstance(value, str) and dict in kinds:
             with contextlib.suppress(InputError):
                 return parse_yaml(value, "it")
@@ -221,9 +221,9 @@ class EngineConfig(Section):
     """Number of machines."""
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
     """Numerical precision of the network; losses are always computed in float32."""
-    fused: bool = True
-    """Compute losses at the size of the image from the network's coarse logits: with kernels on a GPU, without ever
-    having that size; elsewhere with a quicker interpolation. false: as plain PyTorch does, equal to rounding."""
+    fused: Literal["auto", True, False] = "auto"
+    """Compute losses at the size of the image from the network's coarse logits: with kernels on a CUDA device, which
+    never hold that size, elsewhere with a quicker interpolation. Equal to rounding; auto: on a CUDA device only."""
     deterministic: bool = False
     """Use deterministic algorithms only (slower on a GPU; CPU runs are deterministic anyway)."""
     checkpoint_every: int | None = Field(default=None, ge=1)
@@ -245,6 +245,10 @@ class EngineConfig(Section):
     statistics: bool = True
     """Keep beside the final model what 'incseg extend' needs to add classes in seconds: sums over all training pixels,
     no image, at most 70 MB. Kept where the last step labels every class, as in a run of a single step."""
+
+    def fused_on(self, device: str) -> bool:
+        """Whether losses on a kind of device start from coarse logits."""
+        return device == "cuda" if self.fused == "auto" else self.fused
 
     @field_validator("max_time", "timeout", mode="before")
     @classmethod

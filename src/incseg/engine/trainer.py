@@ -89,6 +89,10 @@ class Trainer:
     def _skips(self) -> bool:
         return self.config.data.on_error == "skip"
 
+    @property
+    def _fused(self) -> bool:
+        return self.config.engine.fused_on(self.fabric.device.type)
+
     def _load_step(self, step: Step, finished: FinishedStep) -> dict[str, Any]:
         """Load what an earlier process has finished."""
         self._load_memory(finished.memory)
@@ -147,7 +151,7 @@ class Trainer:
             labels_everything=step.index == 0 or self.method.keeps_data,
             seed=seed_from(self.config.seed, "method", step.index),
             say=self.journal.say,
-            fused=self.config.engine.fused,
+            fused=self._fused,
         )
 
     def prepare(self, step: Step) -> StepRun:
@@ -205,7 +209,7 @@ class Trainer:
         if teacher is not None and self.method.needs_teacher:
             with torch.no_grad(), self.fabric.autocast():
                 teacher_outputs = in_float32(teacher(batch.images, **wanted))
-        view = self.method.view(batch, outputs, teacher_outputs, step, fused=self.config.engine.fused)
+        view = self.method.view(batch, outputs, teacher_outputs, step, fused=self._fused)
         terms = self.method.losses(view)
         self.fabric.backward(torch.stack(list(terms.values())).sum())
         finite = run.guard.accepts(terms)
