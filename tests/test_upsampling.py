@@ -50,7 +50,8 @@ def test_no_less_accurate_than_pytorch(dtype: torch.dtype) -> None:
 
 
 def test_autocast_and_inference_mode_change_nothing() -> None:
-    scores = CoarseLogits(torch.randn(1, 2, 3, 3, generator=torch.Generator().manual_seed(0)).requires_grad_(), (13, 14))
+    logits = torch.randn(1, 2, 3, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    scores = CoarseLogits(logits, (13, 14))
     with torch.inference_mode():
         first = scores.full_size().clone()
     with torch.autocast("cpu"):

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from incseg import losses
 from incseg.batch import View
 from incseg.config import RunConfig, to_yaml
 from incseg.engine.assembly import build, launch, train
@@ -27,6 +28,7 @@ from incseg.methods.parsing import METHODS
 from incseg.models import Architecture, Segmenter
 from incseg.models.storage import describe_model, load_model
 from incseg.run_folder import RunFolder, read_json
+from incseg.upsampling import CoarseLogits, Scores
 
 MakeConfig = Callable[..., RunConfig]
 ALL = [*method_names(), "mib+ucd", "plop+ucd", "mib+sdr", "mib+ucd+ewf", "mib+pixel", "mib+segment"]
@@ -552,3 +554,25 @@ def test_too_small_a_batch_is_refused_before_anything_starts(quick_config: MakeC
 def test_mixed_precision_trains(quick_config: MakeConfig, tmp_path: Path) -> None:
     config = quick_config("mib+ucd", engine={"accelerator": "cpu", "precision": "bf16-mixed", "pictures": 0})
     assert train(config, tmp_path)["steps"][1]["miou"]["all"] is not None
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_losses_start_from_coarse_logits_where_iterations_are_to_be_quick(
+    quick: bool, quick_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def enlarge(scores: CoarseLogits, *, fused: bool) -> Scores:
+        asked.append(fused)
+        return losses.coarse.enlarge(scores, fused=fused)
+
+    monkeypatch.setattr(losses, "enlarge", enlarge)
+    config = quick_config("plop", engine={"accelerator": "cpu"})
+    trainer = build(config, tmp_path, launch(config))
+    trainer.prepare(trainer.curriculum.steps[0])
+    run = trainer.prepare(trainer.curriculum.steps[1])
+    assert set(asked) == {False}, "a CPU has none of what makes iterations quick"
+    asked.clear()
+    monkeypatch.setattr(type(trainer), "_quick", quick)
+    trainer.train_on(run, next(iter(trainer.data.batches(run.step, run.images, epochs=1))), 0)
+    assert set(asked) == {quick}

@@ -10,7 +10,7 @@ from incseg.console import Console
 
 
 def bench(
-    what: tyro.conf.Positional[Literal["contrastive", "step", "extend"]],
+    what: tyro.conf.Positional[Literal["contrastive", "losses", "step", "extend"]],
     out: Path = Path("benchmarks/results"),
     sizes: tuple[int, ...] = (),
     encoder: str = "resnet18",
@@ -22,8 +22,9 @@ def bench(
     """Measure on this machine, side by side in one run.
 
     'contrastive' is forward and backward of the UCD loss: dense as in the authors' release, eager, chunked, triton; it
-    writes a table and a plot with date and hardware. 'step' is a training iteration of each method beside ft. 'extend'
-    is what adding images in closed form costs beside predicting them.
+    writes a table and a plot with date and hardware. 'losses' is cross-entropy and distillation from a network's coarse
+    logits: at the size of the image, and by kernels that never have it. 'step' is a training iteration of each method
+    beside ft. 'extend' is what adding images in closed form costs beside predicting them.
 
     Args:
         what: what to measure.
@@ -39,6 +40,10 @@ def bench(
         from incseg.bench.contrastive_loss import benchmark_contrastive
 
         benchmark_contrastive(out, sizes or None, device)
+    elif what == "losses":
+        from incseg.bench.coarse_losses import benchmark_losses
+
+        Console().show(benchmark_losses(device))
     elif what == "extend":
         from incseg.bench.gathering import benchmark_extend
 

@@ -62,7 +62,7 @@ class Section(BaseModel):
             return items
         if Literal in kinds:
             choices = [choice for kind in alternatives if get_origin(kind) is Literal for choice in get_args(kind)]
-            return next((choice for choice in choices if str(choice) == value), value)
+            return next((choice for choice in choices if as_text(choice) == value), value)
         if isinstance(value, str) and dict in kinds:
             with contextlib.suppress(InputError):
                 return parse_yaml(value, "it")
@@ -226,9 +226,9 @@ class EngineConfig(Section):
     """Numerical precision of the network; losses are always computed in float32. auto: bf16-mixed where the GPU has it,
     16-mixed on older ones, 32-true elsewhere; a run keeps what it began with."""
     compile: bool = True
-    """Make an iteration quick: losses at the size of the image from the network's coarse logits; on a GPU also kernels
-    for these, one for the optimizer, and the network captured as a graph or, for large crops, compiled. false: plain
-    PyTorch, one operation after another; results are equal to rounding."""
+    """Make an iteration quick on a GPU: kernels for the losses, which never hold logits at the size of the image, one
+    for the optimizer, and the network captured as a graph or, for large crops, compiled. false: plain PyTorch, one
+    operation after another; results are equal to rounding."""
     deterministic: bool = False
     """Use deterministic algorithms only (slower on a GPU; CPU runs are deterministic anyway)."""
     checkpoint_every: int | None = Field(default=None, ge=1)

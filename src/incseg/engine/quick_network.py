@@ -87,11 +87,6 @@ def teacher_network(
     return _captured(outputs_of, shape, fabric) if quick and not _is_large(shape) else outputs_of
 
 
-def can_be_quick(fabric: Fabric) -> bool:
-    """Whether networks can be captured or compiled here: on one GPU; several synchronise their normalisation."""
-    return fabric.device.type == "cuda" and fabric.world_size == 1
-
-
 def _captured(run: Teacher, shape: Sequence[int], fabric: Fabric) -> Teacher:
     """The same as one graph: it reads from and writes to fixed places."""
     images, graph = _blank(shape, fabric), torch.cuda.CUDAGraph()

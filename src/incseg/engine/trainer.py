@@ -28,7 +28,7 @@ from incseg.engine.journal import Journal
 from incseg.engine.left_out import LeftOut, over_all
 from incseg.engine.optimizer import build_optimizer, freeze_norm, freeze_unused
 from incseg.engine.precision import lower_scale, unscale
-from incseg.engine.quick_network import QuickStudent, Teacher, can_be_quick, student_network, teacher_network
+from incseg.engine.quick_network import QuickStudent, Teacher, student_network, teacher_network
 from incseg.engine.signals import StopRequests
 from incseg.engine.step_data import StepData
 from incseg.engine.step_run import StepRun
@@ -152,7 +152,7 @@ class Trainer:
             labels_everything=step.index == 0 or self.method.keeps_data,
             seed=seed_from(self.config.seed, "method", step.index),
             say=self.journal.say,
-            fused=self.config.engine.compile,
+            fused=self._quick,
         )
 
     def prepare(self, step: Step) -> StepRun:
@@ -182,7 +182,7 @@ class Trainer:
     def _networks(self, teacher: Segmenter | None) -> tuple[QuickStudent, Teacher | None]:
         """Student and teacher as an iteration calls them."""
         crop, share = self.config.data.crop_size, self.config.optim.batch_size // self.fabric.world_size
-        shape, quick = (share, 3, crop, crop), self.config.engine.compile and can_be_quick(self.fabric)
+        shape, quick = (share, 3, crop, crop), self._quick and self.fabric.world_size == 1
         wanted = {"with_stages": self.method.needs_stages, "with_raw_stages": self.method.needs_raw_stages}
         student = student_network(self.student, shape, self.fabric, quick=quick, **wanted)
         if teacher is None or not self.method.needs_teacher:
@@ -190,8 +190,8 @@ class Trainer:
         return student, teacher_network(teacher, shape, self.fabric, quick=quick, **wanted)
 
     def _optimizer(self) -> torch.optim.SGD:
-        on_gpu = self.fabric.device.type == "cuda" and self.config.engine.precision != "16-mixed"
-        return build_optimizer(self.student, self.config.optim, fused=on_gpu and self.config.engine.compile)
+        fused = self._quick and self.config.engine.precision != "16-mixed"  # a loss scale must be looked at first
+        return build_optimizer(self.student, self.config.optim, fused=fused)
 
     def _train(self, run: StepRun) -> None:
         start = self._resume(run)
@@ -219,7 +219,7 @@ class Trainer:
             group["lr"] = self.config.optim.learning_rate_at(step.index, iteration / run.iterations)
         outputs = run.model(batch.images)
         teacher_outputs = None if run.teacher is None else run.teacher(batch.images)
-        view = self.method.view(batch, outputs, teacher_outputs, step, **self._loss_options)
+        view = self.method.view(batch, outputs, teacher_outputs, step, fused=self._quick, computed_in=self._features_in)
         terms = self.method.losses(view)
         self.fabric.backward(torch.stack(list(terms.values())).sum())
         unscale(self.fabric, run.optimizer.optimizer)
@@ -234,11 +234,15 @@ class Trainer:
         return terms
 
     @property
-    def _loss_options(self) -> dict[str, Any]:
-        """How losses are computed: plainly, or by the quickest way that this device has."""
-        quick = self.config.engine.compile
-        short = quick and self.fabric.device.type == "cuda" and self.config.engine.precision != "32-true"
-        return {"fused": quick, "computed_in": torch.bfloat16 if short else torch.float32}
+    def _quick(self) -> bool:
+        """Whether an iteration uses what only a GPU has: kernels of our own, graphs, a compiler."""
+        return self.config.engine.compile and self.fabric.device.type == "cuda"
+
+    @property
+    def _features_in(self) -> torch.dtype:
+        """The type in which the network computes its features, where kernels can use that."""
+        short = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+        return short.get(self.config.engine.precision, torch.float32) if self._quick else torch.float32
 
     def _total(self, values: Tensor) -> Tensor:
         """Summed over all processes."""

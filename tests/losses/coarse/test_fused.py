@@ -15,9 +15,11 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from incseg import losses
+from incseg import losses, methods
+from incseg.batch import Batch, Outputs
 from incseg.losses import CoarseLogits
 from incseg.losses.coarse import choice, is_fused
+from incseg.protocol import steps
 from incseg.upsampling import Scores, interpolate
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -133,7 +135,7 @@ def test_odd_shapes(case: Case, name: str) -> None:
 @runs_kernels
 @pytest.mark.parametrize("align_corners", [False, True])
 def test_reading_the_teacher(align_corners: bool) -> None:
-    case = Case(5, 4, (1, 2), (5, 20), align_corners=align_corners)
+    case = Case(5, 4, (1, 1), (3, 20), align_corners=align_corners)
     scores = case.scores(case.teacher)
     exact = interpolate(case.scores(case.teacher.double()))
     for read in (
@@ -160,7 +162,7 @@ def test_nothing_to_learn_costs_nothing() -> None:
 
 @runs_kernels
 def test_memory_layout_changes_nothing() -> None:
-    case = Case(5, 3, (1, 2), (5, 6), batch=2)
+    case = Case(5, 3, (1, 2), (3, 5), batch=2)
     expected = run(case, "background kept"), run(case, "unbiased")
     case.student = case.student.to(memory_format=torch.channels_last)
     case.teacher = torch.stack([case.teacher, case.teacher], dim=-1)[..., 0]
@@ -178,6 +180,28 @@ def test_without_gradient() -> None:
     with torch.no_grad():
         loss = LOSSES["unbiased distillation"](case, case.scores(case.student), case.scores(case.teacher))
     assert torch.equal(loss, run(case, "unbiased distillation")[0])
+
+
+@runs_kernels
+@pytest.mark.parametrize("name", ["mib", "plop", "ucd", "emseg"])
+def test_methods_never_have_the_size_of_the_image(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(5, 3, (1, 1), (6, 5), batch=2)
+    batch = Batch(torch.zeros(2, 3, *case.size, dtype=torch.uint8, device=DEVICE), case.labels)
+    method = methods.parse(name)
+    method.load_memory({"PseudoLabelCrossEntropy.thresholds": torch.tensor([0.5, 0.9, 0.7], device=DEVICE)})
+
+    def terms(*, fused: bool) -> list[Tensor]:
+        student, teacher = (
+            Outputs(logits, torch.ones(2, 4, 1, 1, device=DEVICE), [], raw_stages=[case.teacher] * 4)
+            for logits in (case.student.clone().requires_grad_(), case.teacher)
+        )
+        found = method.losses(method.view(batch, student, teacher, steps("2-2", 4)[1], fused=fused))
+        return [*found.values(), *torch.autograd.grad(torch.stack(list(found.values())).sum(), student.logits)]
+
+    expected = terms(fused=False)
+    monkeypatch.setattr(CoarseLogits, "full_size", None)
+    for got, want in zip(terms(fused=True), expected, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
 
 
 @needs_gpu

@@ -14,7 +14,6 @@ Measure = Literal["probability", "entropy", "released"]
 MOST_COLUMNS = 16  # of a cell at once
 MOST_ELEMENTS = 4096  # logits of pixels that a program works on at once
 ELEMENTS_PER_WARP = 512  # of these, as many as 32 threads hold without running out of registers
-NODES_AT_ONCE = 16
 
 
 class Target(NamedTuple):
@@ -106,11 +105,12 @@ class _PixelLosses(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
         logits, corners = ctx.saved_tensors
         batch, all_classes, height, width = logits.shape
-        gradient, nodes = torch.empty_like(logits), batch * height * width
-        _kernels().node_gradients[(-(-nodes // NODES_AT_ONCE),)](
+        gradient, nodes, padded = torch.empty_like(logits), batch * height * width, _padded(all_classes)
+        at_once = max(1, ELEMENTS_PER_WARP // padded)
+        _kernels().node_gradients[(-(-nodes // at_once),)](
             corners, upstream.contiguous(), gradient,
             nodes, height, width, ctx.parts, ctx.classes, all_classes, gradient.stride(),
-            CLASSES=_padded(all_classes), NODES=NODES_AT_ONCE,
+            CLASSES=padded, NODES=at_once,
         )  # fmt: skip
         return gradient, None, None
 
