@@ -200,15 +200,7 @@ class Method:
 
         They depend on parameters alone, so every process adds the same and nothing needs to be exchanged.
         """
-        terms = {type(p).__name__: p.penalty(student) for p in self.parts if isinstance(p, Penalty)}
-        total = torch.stack(list(terms.values())).sum() if terms else None
-        if total is not None and total.requires_grad:  # at step 0 a penalty is a constant
-            parameters = [p for p in student.parameters() if p.requires_grad]
-            gradients = torch.autograd.grad(total, parameters, allow_unused=True)
-            for parameter, gradient in zip(parameters, gradients, strict=True):
-                if gradient is not None:
-                    parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
-        return terms
+        return {type(p).__name__: p.add_gradients(student) for p in self.parts if isinstance(p, Penalty)}
 
     def memory(self) -> dict[str, Tensor]:
         """The memory of all parts, flat: ``"PartName.key"`` → tensor."""

@@ -132,6 +132,17 @@ class Penalty(Part, ABC):
     def penalty(self, student: Segmenter) -> Tensor:
         """A weighted scalar."""
 
+    def add_gradients(self, student: Segmenter) -> Tensor:
+        """Add the gradient of the penalty to ``.grad``, and return the penalty."""
+        penalty = self.penalty(student)
+        if penalty.requires_grad:  # at step 0 it is a constant
+            parameters = [parameter for parameter in student.parameters() if parameter.requires_grad]
+            gradients = torch.autograd.grad(penalty, parameters, allow_unused=True)
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                if gradient is not None:
+                    parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+        return penalty
+
 
 @dataclass
 class Segmentation(LossTerm):

@@ -7,7 +7,7 @@ rows were made.
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -49,12 +49,33 @@ class ImportancePenalty(Penalty):
 
     def penalty(self, student: Segmenter) -> Tensor:
         """Over the parameters that existed before; the new head is free."""
-        terms = [
-            losses.weighted_distance(parameter, self.memory[f"before/{name}"], self.memory[f"importance/{name}"])
+        kept = self._kept(student)
+        if not kept:
+            return torch.zeros((), device=student.mean.device)
+        return self.weight * torch.stack([losses.weighted_distance(*each) for each in kept]).sum()
+
+    @torch.no_grad()
+    def add_gradients(self, student: Segmenter) -> Tensor:
+        """``2 λ Ω (θ−θ*)``, for all parameters at once: they are many, and mostly small."""
+        kept = [each for each in self._kept(student) if each[0].requires_grad]
+        if not kept:
+            return self.penalty(student)
+        parameters, before, importance = (list(each) for each in zip(*kept, strict=True))
+        moved = torch._foreach_sub(parameters, before)
+        pull = torch._foreach_mul(moved, importance)
+        for parameter in parameters:
+            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        torch._foreach_add_([parameter.grad for parameter in parameters], pull, alpha=2 * self.weight)
+        torch._foreach_mul_(pull, moved)
+        return self.weight * torch.stack(torch._foreach_norm(pull, 1)).sum()  # none of them is negative
+
+    def _kept(self, student: Segmenter) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """θ, θ* and Ω of every parameter that existed before."""
+        return [
+            (parameter, self.memory[f"before/{name}"], self.memory[f"importance/{name}"])
             for name, parameter in student.own_parameters()
             if f"before/{name}" in self.memory
         ]
-        return self.weight * torch.stack(terms).sum() if terms else torch.zeros((), device=student.mean.device)
 
     def remembered(self, kind: str, name: str, like: Tensor, start: float = 0.0) -> Tensor:
         """What is kept of a parameter, or its start value; a first head that grew nothing keeps its shape."""
@@ -62,9 +83,12 @@ class ImportancePenalty(Penalty):
 
     def watch_fisher(self, student: Segmenter) -> None:
         """``F ← 0.9 g² + 0.1 F``, from 1: a running estimate of the Fisher information's diagonal."""
-        for name, parameter, gradient in _with_gradients(student):
-            fisher = self.remembered("fisher", name, parameter, start=1.0)
-            self.memory[f"fisher/{name}"] = DECAY * gradient.square() + (1 - DECAY) * fisher
+        names, parameters, gradients = _with_gradients(student)
+        before = [self.remembered("fisher", name, p, start=1.0) for name, p in zip(names, parameters, strict=True)]
+        fisher = torch._foreach_mul(gradients, gradients)
+        torch._foreach_mul_(fisher, DECAY)
+        torch._foreach_add_(fisher, before, alpha=1 - DECAY)
+        self.memory |= {f"fisher/{name}": value for name, value in zip(names, fisher, strict=True)}
 
 
 @dataclass
@@ -98,10 +122,10 @@ class PathIntegral(ImportancePenalty):
 
     def observe(self, view: View, student: Segmenter) -> None:  # noqa: ARG002
         """``ω += g (θ_last − θ)``."""
-        for name, parameter, gradient in _with_gradients(student):
-            moved = self.memory[f"last/{name}"] - parameter.detach()
-            self.memory[f"path/{name}"] = self.memory[f"path/{name}"] + gradient * moved
-            self.memory[f"last/{name}"] = parameter.detach().clone()
+        names, parameters, gradients = _with_gradients(student)
+        last, path = ([self.memory[f"{kind}/{name}"] for name in names] for kind in ("last", "path"))
+        torch._foreach_addcmul_(path, gradients, torch._foreach_sub(last, parameters))
+        torch._foreach_copy_(last, parameters)
 
     def end(self, context: Context) -> None:
         """Turn the path into a score on top of earlier ones."""
@@ -141,12 +165,12 @@ class RiemannianWalk(ImportancePenalty):
 
     def _follow_path(self, student: Segmenter, *, starts: bool) -> None:
         """``path += gΔ / (½FΔ² + 1e-8)``, Δ = θ_last − θ; at its start there is no θ_last."""
-        for name, parameter, gradient in _with_gradients(student):
+        for name, parameter, gradient in zip(*_with_gradients(student), strict=True):
             if not starts:
-                moved = self.memory[f"last/{name}"] - parameter.detach()
+                moved = self.memory[f"last/{name}"] - parameter
                 distance = 0.5 * self.remembered("fisher", name, parameter, start=1.0) * moved.square() + 1e-8
                 self.memory[f"path/{name}"] = self.memory[f"path/{name}"] + gradient * moved / distance
-            self.memory[f"last/{name}"] = parameter.detach().clone()
+            self.memory[f"last/{name}"] = parameter.clone()
 
     def end(self, context: Context) -> None:
         """``score ← ½ (relu(path) + score)``, or ``relu(path)`` where there is no score yet."""
@@ -155,10 +179,11 @@ class RiemannianWalk(ImportancePenalty):
             self.memory[f"score/{name}"] = path if score is None else 0.5 * (path + score)
 
 
-def _with_gradients(student: Segmenter) -> Iterator[tuple[str, Tensor, Tensor]]:
-    for name, parameter in student.own_parameters():
-        if parameter.grad is not None:
-            yield name, parameter, parameter.grad.detach()
+def _with_gradients(student: Segmenter) -> tuple[list[str], list[Tensor], list[Tensor]]:
+    """Names, values and gradients of the parameters that have one."""
+    found = [(name, p.detach(), p.grad.detach()) for name, p in student.own_parameters() if p.grad is not None]
+    names, parameters, gradients = (list(each) for each in zip(*found, strict=True)) if found else ([], [], [])
+    return names, parameters, gradients
 
 
 @register_method(
