@@ -111,7 +111,7 @@ def test_every_file_and_name_exists(page: Path) -> None:
 
 
 def test_names_that_do_not_exist_are_found() -> None:
-    right = "`engine/trainer.py`, `Trainer.train_on`, `engine.trainer.Trainer.run`, `view.targets`, `data.crop_size`"
+    right = "`engine/trainer.py`, `Iterations.train_on`, `engine.trainer.Trainer.run`, `view.targets`, `data.crop_size`"
     wrong = ["engine/teacher.py", "Trainer.teach", "engine.trainer.Teacher", "view.aims", "data.crops", "Teacher"]
     assert not wrong_names(right)
     assert wrong_names(" ".join(f"`{name}`" for name in wrong)) == wrong

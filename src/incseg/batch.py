@@ -33,6 +33,12 @@ class Batch(NamedTuple):
         labels = self.labels.to(device, non_blocking=True).long()
         return Batch(self.images.to(device, non_blocking=True), labels, replayed)
 
+    def pieces(self, number: int) -> "list[Batch]":
+        """Cut into so many of equal size, which the number of images must allow."""
+        images, labels = self.images.chunk(number), self.labels.chunk(number)
+        replayed = [None] * number if self.replayed is None else self.replayed.chunk(number)
+        return [Batch(*piece) for piece in zip(images, labels, replayed, strict=True)]
+
 
 class Outputs(NamedTuple):
     """What a segmenter returns.

@@ -19,7 +19,7 @@ from incseg.datasets import open_source
 from incseg.deploy.model import Model, open_model
 from incseg.engine.evaluator import score
 from incseg.engine.extend import before_and_after, choose_settings
-from incseg.engine.trainer import Trainer
+from incseg.engine.training_iteration import Iterations
 from incseg.errors import InputError
 from incseg.loading import stack
 from incseg.models import Architecture
@@ -111,17 +111,17 @@ def test_killed_it_goes_on_to_the_same_model(
     new = folder("new", "ring")
     settings = {**QUICK, "optim": {"epochs": 3, "batch_size": 4}}
     incseg.extend(tiny_model, new, tmp_path / "whole", settings=settings)
-    train_on = Trainer.train_on
+    train_on = Iterations.train_on
 
-    def killed(self: Trainer, run: Any, batch: Any, iteration: int) -> Any:
+    def killed(self: Iterations, run: Any, batch: Any, iteration: int) -> Any:
         if iteration == 4:
             raise KeyboardInterrupt
         return train_on(self, run, batch, iteration)
 
-    monkeypatch.setattr(Trainer, "train_on", killed)
+    monkeypatch.setattr(Iterations, "train_on", killed)
     with pytest.raises(KeyboardInterrupt):
         incseg.extend(tiny_model, new, tmp_path / "cut", settings=settings)
-    monkeypatch.setattr(Trainer, "train_on", train_on)
+    monkeypatch.setattr(Iterations, "train_on", train_on)
     incseg.extend(tiny_model, new, tmp_path / "cut", settings=settings)
     one, two = (load_file(tmp_path / name / "step-1" / "model.safetensors") for name in ("whole", "cut"))
     assert all(torch.equal(one[name], two[name]) for name in one)

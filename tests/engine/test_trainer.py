@@ -21,6 +21,7 @@ from incseg.engine.first_step import first_step_identity
 from incseg.engine.journal import Journal
 from incseg.engine.rescore import rescore
 from incseg.engine.trainer import Trainer
+from incseg.engine.training_iteration import Iterations
 from incseg.errors import InputError, TrainingError
 from incseg.loading import ScoredImages, whole_loader
 from incseg.methods import Context, Part, method_names, parse, register_method
@@ -573,6 +574,6 @@ def test_losses_start_from_coarse_logits_where_iterations_are_to_be_quick(
     run = trainer.prepare(trainer.curriculum.steps[1])
     assert set(asked) == {False}, "a CPU has none of what makes iterations quick"
     asked.clear()
-    monkeypatch.setattr(type(trainer), "_quick", quick)
-    trainer.train_on(run, next(iter(trainer.data.batches(run.step, run.images, epochs=1))), 0)
+    monkeypatch.setattr(Iterations, "quick", quick)
+    trainer.iterations.train_on(run, next(iter(trainer.data.batches(run.step, run.images, epochs=1))), 0)
     assert set(asked) == {quick}

@@ -38,7 +38,7 @@ def test_pictures_take_turns_and_are_labelled_by_whom_knew_them(recalling: MakeC
     part = next(p for p in trainer.method.parts if isinstance(p, ReplayedPictures))
     for step in trainer.curriculum.steps[:2]:
         step_run = trainer.prepare(step)
-        trainer.train_on(step_run, next(iter(trainer.data.batches(step, step_run.images, epochs=1))), 0)
+        trainer.iterations.train_on(step_run, next(iter(trainer.data.batches(step, step_run.images, epochs=1))), 0)
         trainer.method.end(step_run.context)
     assert not hasattr(trainer.student, "helper")
     assert part.memory["0/channels"].tolist() == [0, 1, 2]

@@ -56,7 +56,7 @@ def _prepared(configs: Sequence[RunConfig]) -> tuple[torch.device, list[Callable
         first, second = trainer.curriculum.steps[:2]
         # Importances and prototypes come from an earlier step: give them one iteration of it.
         run = trainer.prepare(first)
-        trainer.train_on(run, next(iter(trainer.data.batches(first, run.images, epochs=1))), 0)
+        trainer.iterations.train_on(run, next(iter(trainer.data.batches(first, run.images, epochs=1))), 0)
         trainer.method.end(run.context)
         run = trainer.prepare(second)
         batches = list(islice(trainer.data.batches(second, run.images, epochs=1), BATCHES))
@@ -64,7 +64,7 @@ def _prepared(configs: Sequence[RunConfig]) -> tuple[torch.device, list[Callable
 
         def iterate() -> None:
             nonlocal done
-            trainer.train_on(run, batches[done % len(batches)], done % run.iterations)
+            trainer.iterations.train_on(run, batches[done % len(batches)], done % run.iterations)
             done += 1
 
         return iterate

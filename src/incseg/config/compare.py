@@ -11,10 +11,11 @@ SCORING = {f"data.{name}" for name in DataConfig.SCORING}
 # What "incseg eval" takes.
 RESCORING = SCORING | {"data.on_error"}
 
-# Settings that do not change the result: where the data is, and how the machine works. The precision does change it.
+# Settings that do not change the result: where the data is, and how the machine works. The precision does change it,
+# and so does accumulation: batch normalisation then sees less at a time.
 RUNTIME_ONLY = {
     "data.root", "data.workers", "data.cache", "data.changed", "data.on_error",
-    *(f"engine.{name}" for name in EngineConfig.model_fields if name != "precision"),
+    *(f"engine.{name}" for name in EngineConfig.model_fields if name not in ("precision", "accumulate")),
 }  # fmt: skip
 
 

@@ -229,6 +229,12 @@ class EngineConfig(Section):
     """Make an iteration quick on a GPU: kernels for the losses, which never hold logits at the size of the image, one
     for the optimizer, and the network captured as a graph or, for large crops, compiled. false: plain PyTorch, one
     operation after another; results are equal to rounding."""
+    accumulate: int = Field(default=1, ge=1)
+    """Pieces into which every batch is cut, one computed after another, so that it needs less memory. The loss is that
+    of the whole batch; batch normalisation sees a piece at a time."""
+    recompute: bool = False
+    """Keep few activations of the encoder for the backward pass and compute the others again: less memory, a third more
+    time, the same result."""
     deterministic: bool = False
     """Use deterministic algorithms only (slower on a GPU; CPU runs are deterministic anyway)."""
     checkpoint_every: int | None = Field(default=None, ge=1)

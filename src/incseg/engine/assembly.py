@@ -28,7 +28,7 @@ from incseg.engine.input_scale import remember_scale, scale_warning
 from incseg.engine.journal import Journal
 from incseg.engine.lock import only_writer
 from incseg.engine.loggers import require_packages
-from incseg.engine.machine import require_space, together
+from incseg.engine.machine import enough_memory, require_space, together
 from incseg.engine.precision import precision_here, with_precision
 from incseg.engine.recovery import recover
 from incseg.engine.signals import StopRequests
@@ -85,7 +85,12 @@ def train(
     if given is None and (config.data.known or config.data.validation):
         raise InputError("data.known and data.validation belong to 'incseg extend': 'incseg train' takes neither.")
     stop = StopRequests()
-    with stop.heard(config.engine.max_time), _prepared(config, out, console), together(config.engine):
+    with (
+        stop.heard(config.engine.max_time),
+        _prepared(config, out, console),
+        together(config.engine),
+        enough_memory(config),
+    ):
         trainer = build(config, out, launch(config), console, given)
         trainer.stop = stop
         data = _check_begin(trainer, first_step)
@@ -113,6 +118,7 @@ def _prepared(config: RunConfig, out: Path, console: Console | None) -> Iterator
 def _check_begin(trainer: Trainer, first_step: Path | None) -> dict[str, Any]:
     """Refuse what can be told only with the data at hand; returns the fingerprint of the data."""
     config, folder = trainer.config, trainer.folder
+    trainer.iterations.check()
     _refuse_batch(config.optim.batch_size, [len(indices) for indices in trainer.curriculum.indices])
     if first_step is not None:
         check_first_step(first_step, config, trainer.method, trainer.curriculum)

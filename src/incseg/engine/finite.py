@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
+from lightning.fabric.wrappers import _FabricModule, _FabricOptimizer
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from incseg.errors import TrainingError
 
@@ -31,8 +31,9 @@ class UpdateGuard:
     """
 
     student: nn.Module
-    optimizer: Optimizer
-    """Its ``step`` is called; may be wrapped."""
+    model: _FabricModule
+    """The student as an iteration calls it."""
+    optimizer: _FabricOptimizer
     limit: int
     """Updates in a row that may be skipped."""
     total: Callable[[Tensor], Tensor] = lambda flag: flag
@@ -52,7 +53,7 @@ class UpdateGuard:
     @property
     def waits(self) -> bool:
         """Whether every update waits for its verdict, which then costs nothing to read."""
-        return not self._inner.defaults.get("fused")
+        return not self.optimizer.optimizer.defaults.get("fused")
 
     @torch.no_grad()
     def judge(self, terms: Mapping[str, Tensor]) -> Tensor:
@@ -71,7 +72,7 @@ class UpdateGuard:
             self._kept = self._joined()
             return
         if not self.waits:
-            self._inner.found_inf = verdict.wrong  # type: ignore[attr-defined]  # read by PyTorch's fused kernels
+            self.optimizer.optimizer.found_inf = verdict.wrong  # type: ignore[attr-defined]  # read by PyTorch's fused kernels
             self.optimizer.step()
         self._kept = torch.where(verdict.wrong > 0, self._kept, self._joined())
         if self._now:
@@ -90,12 +91,6 @@ class UpdateGuard:
     def exhausted(self, iterations: int) -> bool:
         """Whether to give up: too many in a row, or all of a step."""
         return self.in_a_row > self.limit or self.in_a_row == iterations
-
-    @property
-    def _inner(self) -> Optimizer:
-        """The optimizer itself, where it is wrapped."""
-        inner: Optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
-        return inner
 
     def _joined(self) -> Tensor:
         return torch.cat([buffer.flatten() for buffer in self._now]) if self._now else torch.zeros(0)

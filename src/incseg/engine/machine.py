@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import torch
 
-from incseg.config import EngineConfig
+from incseg.config import EngineConfig, RunConfig
 from incseg.errors import TrainingError
 from incseg.models import Segmenter
 from incseg.run_folder import RunFolder
@@ -34,6 +34,21 @@ def require_space(folder: RunFolder, student: Segmenter, steps: int) -> None:
 def readable(size: float) -> str:
     """Bytes, as a person counts them."""
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+
+
+@contextmanager
+def enough_memory(config: RunConfig) -> Iterator[None]:
+    """Say in a sentence that the GPU's memory does not suffice, and what needs less."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        batch, crop = config.optim.batch_size, config.data.crop_size
+        raise TrainingError(
+            f"the memory of the GPU is full with batches of {batch} crops of {crop} pixels: cut batches into pieces "
+            f"with --engine.accumulate {2 * config.engine.accumulate}, keep fewer activations with --engine.recompute "
+            "true, or choose a smaller --data.crop-size, --optim.batch-size or encoder. The last checkpoint is kept "
+            f"({str(error).splitlines()[0][:160]})."
+        ) from error
 
 
 @contextmanager

@@ -8,7 +8,7 @@ and the optimizer stay as they are.
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import cast
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from incseg.batch import Outputs, in_float32
 from incseg.models import Segmenter
+from incseg.models.recompute import recomputed
 
 COMPILED_FROM = 24 * 384**2  # pixels per batch from which on compiling pays
 WARM_UP = 3  # runs before a capture, in which libraries choose their algorithms and allocate
@@ -27,14 +28,15 @@ Flat = Callable[[Tensor], tuple[Tensor, ...]]
 class FlatNetwork(nn.Module):
     """A segmenter that returns a plain tuple of tensors, as graphs want them: logits, embedding, stages, raw stages."""
 
-    def __init__(self, segmenter: Segmenter, *, with_stages: bool, with_raw_stages: bool):
+    def __init__(self, segmenter: Segmenter, *, with_stages: bool, with_raw_stages: bool, recompute: bool = False):
         super().__init__()
-        self.segmenter = segmenter
+        self.segmenter, self.recompute = segmenter, recompute
         self.wanted = {"with_stages": with_stages, "with_raw_stages": with_raw_stages}
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """(B, 3, H, W) uint8 → all outputs that are wanted."""
-        outputs = self.segmenter(images, **self.wanted)
+        with recomputed(self.segmenter.encoder) if self.recompute else nullcontext():
+            outputs = self.segmenter(images, **self.wanted)
         return (outputs.logits, outputs.embedding, *outputs.stages, *outputs.raw_stages)
 
     def as_outputs(self, tensors: Sequence[Tensor]) -> Outputs:
@@ -59,10 +61,10 @@ class QuickStudent(nn.Module):
 
 
 def student_network(
-    student: Segmenter, shape: Sequence[int], fabric: Fabric, *, quick: bool, **wanted: bool
+    student: Segmenter, shape: Sequence[int], fabric: Fabric, *, quick: bool, recompute: bool = False, **wanted: bool
 ) -> QuickStudent:
     """The student for batches of this shape, ready for ``fabric.setup``."""
-    flat = FlatNetwork(student, **wanted)
+    flat = FlatNetwork(student, recompute=recompute, **wanted)
     if not quick:
         return QuickStudent(flat, flat)
     if _is_large(shape):

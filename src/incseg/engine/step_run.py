@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from lightning.fabric.wrappers import _FabricModule, _FabricOptimizer
-
 from incseg.engine.finite import UpdateGuard
 from incseg.engine.quick_network import Teacher
 from incseg.loading import BatchAddresses, TrainingSet
@@ -18,9 +16,8 @@ class StepRun:
     context: Context
     images: TrainingSet
     addresses: BatchAddresses
-    model: _FabricModule
     teacher: Teacher | None
-    optimizer: _FabricOptimizer
+    """The teacher as an iteration calls it."""
     guard: UpdateGuard
 
     @property

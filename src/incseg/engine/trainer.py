@@ -10,7 +10,6 @@ from lightning.fabric import Fabric
 from timm.layers.norm_act import convert_sync_batchnorm
 from torch import Tensor
 
-from incseg.batch import Batch
 from incseg.config import RunConfig
 from incseg.curriculum.curriculum import Curriculum, Library
 from incseg.engine.checkpoint import Checkpoint, FinishedStep
@@ -22,16 +21,16 @@ from incseg.engine.evaluator import (
     step_entry,
     step_history,
 )
-from incseg.engine.finite import UpdateGuard, Verdict, given_up, skipped
+from incseg.engine.finite import given_up, skipped
 from incseg.engine.image_cache import ImageCache
 from incseg.engine.journal import Journal
 from incseg.engine.left_out import LeftOut, over_all
-from incseg.engine.optimizer import build_optimizer, freeze_norm, freeze_unused
-from incseg.engine.precision import lower_scale, unscale
-from incseg.engine.quick_network import QuickStudent, Teacher, student_network, teacher_network
+from incseg.engine.optimizer import freeze_norm, freeze_unused
+from incseg.engine.precision import lower_scale
 from incseg.engine.signals import StopRequests
 from incseg.engine.step_data import StepData
 from incseg.engine.step_run import StepRun
+from incseg.engine.training_iteration import Iterations
 from incseg.loading import TrainingImages, TrainingSet
 from incseg.methods import Context, Method
 from incseg.models import Segmenter
@@ -66,6 +65,11 @@ class Trainer:
     """Whether the run was asked to stop before its end."""
     left_out: LeftOut = field(default_factory=LeftOut)
     """What could not be read in the step in training."""
+
+    @property
+    def iterations(self) -> Iterations:
+        """How they are computed."""
+        return Iterations(self.config, self.fabric, self.method)
 
     @property
     def data(self) -> StepData:
@@ -152,7 +156,7 @@ class Trainer:
             labels_everything=step.index == 0 or self.method.keeps_data,
             seed=seed_from(self.config.seed, "method", step.index),
             say=self.journal.say,
-            fused=self._quick,
+            fused=self.iterations.quick,
         )
 
     def prepare(self, step: Step) -> StepRun:
@@ -173,25 +177,9 @@ class Trainer:
         active = [part for part in self.method.parts if teacher is not None or not part.needs_teacher]
         uses_stages = any(part.needs_stages or part.needs_raw_stages for part in active)
         freeze_unused(self.student, self.config.data.crop_size, with_stages=uses_stages)
-        networks = self._networks(teacher)
-        model, optimizer = self.fabric.setup(networks[0], self._optimizer())
+        network, quick_teacher = self.iterations.networks(context)
         addresses = self.data.addresses(step, images, self.config.optim.epochs)
-        guard = UpdateGuard(self.student, optimizer, self.config.engine.max_skipped, self._total)
-        return StepRun(context, images, addresses, model, networks[1], optimizer, guard)
-
-    def _networks(self, teacher: Segmenter | None) -> tuple[QuickStudent, Teacher | None]:
-        """Student and teacher as an iteration calls them."""
-        crop, share = self.config.data.crop_size, self.config.optim.batch_size // self.fabric.world_size
-        shape, quick = (share, 3, crop, crop), self._quick and self.fabric.world_size == 1
-        wanted = {"with_stages": self.method.needs_stages, "with_raw_stages": self.method.needs_raw_stages}
-        student = student_network(self.student, shape, self.fabric, quick=quick, **wanted)
-        if teacher is None or not self.method.needs_teacher:
-            return student, None
-        return student, teacher_network(teacher, shape, self.fabric, quick=quick, **wanted)
-
-    def _optimizer(self) -> torch.optim.SGD:
-        fused = self._quick and self.config.engine.precision != "16-mixed"  # a loss scale must be looked at first
-        return build_optimizer(self.student, self.config.optim, fused=fused)
+        return StepRun(context, images, addresses, quick_teacher, self.iterations.prepare(self.student, network))
 
     def _train(self, run: StepRun) -> None:
         start = self._resume(run)
@@ -199,7 +187,7 @@ class Trainer:
         batches = self.data.batches(run.step, run.images, self.config.optim.epochs, start)
         with self.stop.deferred():
             for iteration, batch in enumerate(batches, start):
-                terms = self.train_on(run, batch, iteration)
+                terms = self.iterations.train_on(run, batch, iteration)
                 self._record(run, terms, done=iteration + 1)
         self.journal.end_step()
         self._share_statistics()
@@ -210,43 +198,6 @@ class Trainer:
         if self.fabric.world_size > 1:
             for buffer in self.student.buffers():
                 torch.distributed.broadcast(buffer, src=0)
-
-    def train_on(self, run: StepRun, batch: Batch, iteration: int) -> dict[str, Tensor]:
-        """One iteration: forward of student and teacher, losses, backward, penalties, optimizer."""
-        step = run.step
-        torch.manual_seed(seed_from(self.config.seed, step.index, iteration, self.fabric.global_rank))
-        for group in run.optimizer.param_groups:
-            group["lr"] = self.config.optim.learning_rate_at(step.index, iteration / run.iterations)
-        outputs = run.model(batch.images)
-        teacher_outputs = None if run.teacher is None else run.teacher(batch.images)
-        view = self.method.view(batch, outputs, teacher_outputs, step, fused=self._quick, computed_in=self._features_in)
-        terms = self.method.losses(view)
-        self.fabric.backward(torch.stack(list(terms.values())).sum())
-        unscale(self.fabric, run.optimizer.optimizer)
-        wrong = run.guard.judge(terms)
-        if self.method.watches and not wrong.item():
-            self.method.observe(view, self.student)
-            penalties = self.method.add_penalty_gradients(self.student)
-            terms |= penalties
-            wrong = run.guard.judge(penalties) if penalties else wrong
-        run.guard.update(Verdict(iteration, terms, wrong))
-        run.optimizer.zero_grad()
-        return terms
-
-    @property
-    def _quick(self) -> bool:
-        """Whether an iteration uses what only a GPU has: kernels of our own, graphs, a compiler."""
-        return self.config.engine.compile and self.fabric.device.type == "cuda"
-
-    @property
-    def _features_in(self) -> torch.dtype:
-        """The type in which the network computes its features, where kernels can use that."""
-        short = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
-        return short.get(self.config.engine.precision, torch.float32) if self._quick else torch.float32
-
-    def _total(self, values: Tensor) -> Tensor:
-        """Summed over all processes."""
-        return values if self.fabric.world_size == 1 else cast(Tensor, self.fabric.all_reduce(values, reduce_op="sum"))
 
     def _report_skipped(self, run: StepRun) -> None:
         """Say which updates were skipped; stop when that goes on."""
@@ -275,7 +226,7 @@ class Trainer:
         if run.guard.waits or logs or due:
             self._report_skipped(run)
         if logs:
-            values = self._global_means(terms) | {"learning_rate": run.optimizer.param_groups[0]["lr"]}
+            values = self._global_means(terms) | {"learning_rate": run.guard.optimizer.param_groups[0]["lr"]}
             self.journal.log(run.name, done, -(-done // run.per_epoch), values)
         self.journal.advance(done)
         stops = self._must_stop(logs)
@@ -289,7 +240,7 @@ class Trainer:
         if self.fabric.world_size == 1:
             return bool(self.stop.reason)
         asked = torch.tensor(float(bool(self.stop.reason)), device=self.fabric.device)
-        return logs and bool(self._total(asked).item())
+        return logs and bool(self.iterations.total(asked).item())
 
     def _global_means(self, terms: Mapping[str, Tensor]) -> dict[str, float]:
         """The loss terms of the whole batch, the same in all processes, so that all continue or all stop."""
@@ -300,7 +251,7 @@ class Trainer:
     def _save_checkpoint(self, run: StepRun, done: int) -> None:
         self.left_out.share(self.fabric.world_size)
         if self.fabric.is_global_zero:
-            model, optimizer = self.student.state_dict(), run.optimizer.state_dict()
+            model, optimizer = self.student.state_dict(), run.guard.optimizer.state_dict()
             left_out = sorted(self.left_out.training)
             Checkpoint(run.step.index, done, model, optimizer, self.method.memory(), left_out).save(self.folder)
         self.fabric.barrier()
@@ -311,7 +262,7 @@ class Trainer:
         if checkpoint is None:
             return 0
         self.student.load_state_dict(checkpoint.model)
-        run.optimizer.optimizer.load_state_dict(checkpoint.optimizer)
+        run.guard.optimizer.optimizer.load_state_dict(checkpoint.optimizer)
         self._load_memory(checkpoint.memory)
         self.left_out.training.update(checkpoint.left_out)
         self.journal.mention(f"resuming {run.name} at iteration {checkpoint.iteration}")

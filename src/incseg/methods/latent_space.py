@@ -48,6 +48,7 @@ class Prototypes(LossTerm):
 
     needs_teacher: ClassVar[bool] = True
     needs_stages: ClassVar[bool] = True
+    joins_images: ClassVar[bool] = True
     matching: float = 0.01
     attraction: float = 1e-3
     repulsion: float = 1e-3
@@ -92,6 +93,7 @@ class Sparsity(LossTerm):
     """``λ_s L_sparsity``, from step 0 on."""
 
     needs_stages: ClassVar[bool] = True
+    joins_images: ClassVar[bool] = True
     first_step: ClassVar[str | None] = "sparsity"
     weight: float = 1e-3
 

@@ -63,6 +63,8 @@ class Part:
     """Uses the encoder's stages, of the student and of the teacher."""
     needs_raw_stages: ClassVar[bool] = False
     """Uses them as they are before their last activation."""
+    joins_images: ClassVar[bool] = False
+    """Its loss compares the images of a batch with each other, so it is not the mean of the losses of smaller ones."""
     rehearses: ClassVar[bool] = False
     """Keeps some images of earlier steps by their index in the dataset, which must therefore still be available."""
     keeps_data: ClassVar[bool] = False
@@ -157,6 +159,8 @@ class Distillation(LossTerm):
 @dataclass
 class Contrast(LossTerm):
     """A slot: the loss that contrasts pixels. A method has at most one."""
+
+    joins_images: ClassVar[bool] = True
 
 
 SLOTS: tuple[type[LossTerm], ...] = (Segmentation, Distillation, Contrast)

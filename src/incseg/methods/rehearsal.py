@@ -95,6 +95,7 @@ class CompletedCrossEntropy(CrossEntropy):
     """
 
     needs_teacher: ClassVar[bool] = True
+    joins_images: ClassVar[bool] = True
     confidence: float = 0.7
     balance: float = 1.0
 

@@ -1,0 +1,115 @@
+"""One iteration of training: forward passes, losses, backward, and an update of the parameters that is finite."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor
+
+from incseg.batch import Batch, View
+from incseg.config import RunConfig
+from incseg.engine.finite import UpdateGuard, Verdict
+from incseg.engine.optimizer import build_optimizer
+from incseg.engine.precision import unscale
+from incseg.engine.quick_network import QuickStudent, Teacher, student_network, teacher_network
+from incseg.engine.step_run import StepRun
+from incseg.errors import InputError
+from incseg.methods import Context, Method
+from incseg.models import Segmenter
+from incseg.seeding import seed_from
+
+
+@dataclass(frozen=True)
+class Iterations:
+    """How the iterations of a run are computed."""
+
+    config: RunConfig
+    fabric: Fabric
+    method: Method
+
+    @property
+    def quick(self) -> bool:
+        """Whether to use what only a GPU has: kernels of our own, graphs, a compiler."""
+        return self.config.engine.compile and self.fabric.device.type == "cuda"
+
+    def networks(self, context: Context) -> tuple[QuickStudent, Teacher | None]:
+        """Student and teacher of a step as an iteration calls them."""
+        engine, crop = self.config.engine, self.config.data.crop_size
+        together = self.config.optim.batch_size // self.fabric.world_size // engine.accumulate
+        shape, quick = (together, 3, crop, crop), self.quick and self.fabric.world_size == 1
+        wanted = {"with_stages": self.method.needs_stages, "with_raw_stages": self.method.needs_raw_stages}
+        captured = quick and not engine.recompute
+        student = student_network(
+            context.student, shape, self.fabric, quick=captured, recompute=engine.recompute, **wanted
+        )
+        if context.teacher is None or not self.method.needs_teacher:
+            return student, None
+        return student, teacher_network(context.teacher, shape, self.fabric, quick=quick, **wanted)
+
+    def prepare(self, student: Segmenter, network: QuickStudent) -> UpdateGuard:
+        """Hand the network to Fabric, with an optimizer; returns what makes the updates."""
+        fused = self.quick and self.config.engine.precision != "16-mixed"  # a loss scale must be looked at first
+        optimizer = build_optimizer(student, self.config.optim, fused=fused)
+        model, wrapped = self.fabric.setup(network, optimizer)
+        return UpdateGuard(student, model, wrapped, self.config.engine.max_skipped, self.total)
+
+    def train_on(self, run: StepRun, batch: Batch, iteration: int) -> dict[str, Tensor]:
+        """One iteration; returns the loss terms."""
+        step, student, optimizer = run.step, run.context.student, run.guard.optimizer
+        torch.manual_seed(seed_from(self.config.seed, step.index, iteration, self.fabric.global_rank))
+        for group in optimizer.param_groups:
+            group["lr"] = self.config.optim.learning_rate_at(step.index, iteration / run.iterations)
+        view, terms = self._descend(run, batch)
+        unscale(self.fabric, optimizer.optimizer)
+        wrong = run.guard.judge(terms)
+        if self.method.watches and not wrong.item():
+            self.method.observe(view, student)
+            penalties = self.method.add_penalty_gradients(student)
+            terms |= penalties
+            wrong = run.guard.judge(penalties) if penalties else wrong
+        run.guard.update(Verdict(iteration, terms, wrong))
+        optimizer.zero_grad()
+        return terms
+
+    def _descend(self, run: StepRun, batch: Batch) -> tuple[View, dict[str, Tensor]]:
+        """The gradients of a batch, if need be in pieces; with the last view, and the mean of the terms."""
+        pieces = batch.pieces(self.config.engine.accumulate)
+        found: list[Mapping[str, Tensor]] = []
+        for piece in pieces:
+            more = len(found) + 1 < len(pieces)
+            with self.fabric.no_backward_sync(run.guard.model, enabled=more):
+                view = self._view(run, piece)
+                found.append(self.method.losses(view))
+                self.fabric.backward(torch.stack(list(found[-1].values())).sum() / len(pieces))
+        if len(found) == 1:
+            return view, dict(found[0])
+        return view, {name: torch.stack([terms[name] for terms in found]).mean(dim=0) for name in found[0]}
+
+    def _view(self, run: StepRun, batch: Batch) -> View:
+        short = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+        dtype = short.get(self.config.engine.precision, torch.float32) if self.quick else torch.float32
+        outputs = run.guard.model(batch.images)
+        teacher_outputs = None if run.teacher is None else run.teacher(batch.images)
+        return self.method.view(batch, outputs, teacher_outputs, run.step, fused=self.quick, computed_in=dtype)
+
+    def total(self, values: Tensor) -> Tensor:
+        """Summed over all processes."""
+        return values if self.fabric.world_size == 1 else cast(Tensor, self.fabric.all_reduce(values, reduce_op="sum"))
+
+    def check(self) -> None:
+        """Refuse to cut batches into pieces where that would change the objective."""
+        pieces, share = self.config.engine.accumulate, self.config.optim.batch_size // self.fabric.world_size
+        if share % pieces or share < 2 * pieces:
+            raise InputError(
+                f"engine.accumulate {pieces} cannot divide the {share} images that a device has of every batch: use a "
+                "divisor that leaves at least two, for batch normalisation."
+            )
+        joining = [part.origin or type(part).__name__ for part in self.method.parts if part.joins_images]
+        if pieces > 1 and joining:
+            raise InputError(
+                f"engine.accumulate cannot be used with '{joining[0]}': its loss compares the images of a batch with "
+                "each other, so the mean over pieces would be another loss. A smaller optim.batch_size, or "
+                "engine.recompute true, saves memory too."
+            )

@@ -1,0 +1,79 @@
+"""Student and teacher as graphs or compiled: the same outputs, and nothing left behind."""
+
+import copy
+
+import pytest
+import torch
+from lightning.fabric import Fabric
+from torch._inductor.exc import InductorError
+
+from incseg.batch import Outputs
+from incseg.deploy.model import Model
+from incseg.engine.quick_network import FlatNetwork, student_network, teacher_network
+
+SHAPE = (2, 3, 64, 64)
+NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are captured on CUDA devices")
+
+
+def images() -> torch.Tensor:
+    return torch.randint(0, 256, SHAPE, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+def tensors(outputs: Outputs) -> list[torch.Tensor]:
+    return [outputs.logits, outputs.embedding, *outputs.stages, *outputs.raw_stages]
+
+
+@pytest.mark.parametrize("with_stages", [False, True])
+@pytest.mark.parametrize("with_raw_stages", [False, True])
+def test_outputs_survive_being_a_plain_tuple(tiny_model: Model, with_stages: bool, with_raw_stages: bool) -> None:
+    wanted = {"with_stages": with_stages, "with_raw_stages": with_raw_stages}
+    flat = FlatNetwork(tiny_model.segmenter.eval(), **wanted)
+    found, expected = flat.as_outputs(flat(images())), tiny_model.segmenter(images(), **wanted)
+    assert len(found.stages) == len(expected.stages)
+    assert len(found.raw_stages) == len(expected.raw_stages)
+    assert found.align_corners == expected.align_corners
+    assert all(torch.equal(a, b) for a, b in zip(tensors(found), tensors(expected), strict=True))
+
+
+def test_a_network_that_cannot_be_compiled_runs_as_it_is_and_says_so_once(
+    tiny_model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> object:
+        def run(_: torch.Tensor) -> None:
+            raise InductorError(RuntimeError("no compiler here"), None)
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", fails)
+    monkeypatch.setattr("incseg.engine.quick_network.COMPILED_FROM", 1)
+    teacher = teacher_network(
+        tiny_model.segmenter.eval(),
+        SHAPE,
+        Fabric(accelerator="cpu", devices=1),
+        quick=True,
+        with_stages=False,
+        with_raw_stages=False,
+    )
+    with pytest.warns(UserWarning, match="cannot be compiled here"):
+        first = teacher(images())
+    second = teacher(images())  # a warning would be an error here
+    assert torch.equal(first.logits, tiny_model.segmenter(images()).logits)
+    assert torch.equal(first.logits, second.logits)
+
+
+@NEEDS_CUDA
+def test_captured_networks_compute_what_the_segmenter_does(tiny_model: Model) -> None:
+    fabric = Fabric(accelerator="cuda", devices=1)
+    plain, wanted = tiny_model.segmenter.to(fabric.device).train(), {"with_stages": True, "with_raw_stages": False}
+    captured, given = copy.deepcopy(plain), images().to(fabric.device)
+    quick = student_network(captured, SHAPE, fabric, quick=True, **wanted)
+    assert all(torch.equal(a, b) for a, b in zip(plain.buffers(), captured.buffers(), strict=True))
+    for found, network in ((quick(given), quick), (plain(given, **wanted), plain)):
+        sum(tensor.square().mean() for tensor in tensors(found)).backward()  # type: ignore[union-attr]
+        assert network.training
+    for one, other in zip(plain.parameters(), captured.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+    for before, after in zip(plain.buffers(), captured.buffers(), strict=True):
+        torch.testing.assert_close(before, after)
+    teacher = teacher_network(captured.eval(), SHAPE, fabric, quick=True, **wanted)
+    torch.testing.assert_close(teacher(given).logits, captured(given).logits)

@@ -1,0 +1,68 @@
+"""Batches in pieces, and activations computed again, give the gradients of the whole batch."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from incseg.config import RunConfig
+from incseg.engine.assembly import build, launch, train
+from incseg.engine.machine import enough_memory
+from incseg.errors import InputError, TrainingError
+
+MakeConfig = Callable[..., RunConfig]
+
+
+def weights_after(config: RunConfig, folder: Path, *, frozen: bool) -> list[Any]:
+    """All weights and statistics after one iteration of step 1; with batch normalisation as it is, if wanted."""
+    trainer = build(config, folder, launch(config))
+    trainer.prepare(trainer.curriculum.steps[0])
+    run = trainer.prepare(trainer.curriculum.steps[1])
+    if frozen:
+        trainer.student.eval()
+    trainer.iterations.train_on(run, next(iter(trainer.data.batches(run.step, run.images, epochs=1))), 0)
+    return [value.clone() for value in trainer.student.state_dict().values()]
+
+
+@pytest.mark.parametrize("method", ["mib", "plop", "ewc"])
+def test_a_batch_in_pieces_has_the_gradients_of_the_whole(
+    method: str, quick_config: MakeConfig, tmp_path: Path
+) -> None:
+    def run(pieces: int) -> list[Any]:
+        engine = {"accelerator": "cpu", "accumulate": pieces}
+        config = quick_config(method, engine=engine, optim={"epochs": 1, "batch_size": 4})
+        return weights_after(config, tmp_path / str(pieces), frozen=True)
+
+    for whole, pieces in zip(run(1), run(2), strict=True):
+        torch.testing.assert_close(pieces, whole, rtol=1e-4, atol=1e-6)
+
+
+def test_activations_computed_again_change_nothing(quick_config: MakeConfig, tmp_path: Path) -> None:
+    def run(recompute: bool) -> list[Any]:
+        config = quick_config("mib", engine={"accelerator": "cpu", "recompute": recompute})
+        return weights_after(config, tmp_path / str(recompute), frozen=False)
+
+    assert all(torch.equal(one, other) for one, other in zip(run(False), run(True), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("method", "pieces", "reason"),
+    [("mib+ucd", 2, "'ucd': its loss compares"), ("mib", 3, "cannot divide the 4"), ("mib", 4, "at least two")],
+)
+def test_pieces_that_would_change_the_loss_are_refused(
+    method: str, pieces: int, reason: str, quick_config: MakeConfig, tmp_path: Path
+) -> None:
+    engine = {"accelerator": "cpu", "accumulate": pieces}
+    config = quick_config(method, engine=engine, optim={"epochs": 1, "batch_size": 4})
+    with pytest.raises(InputError, match=reason):
+        train(config, tmp_path)
+
+
+def test_a_full_memory_is_told_with_what_needs_less(quick_config: MakeConfig) -> None:
+    with (
+        pytest.raises(TrainingError, match=r"(?s)--engine\.accumulate 2.*--engine\.recompute true"),
+        enough_memory(quick_config("mib")),
+    ):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
