@@ -113,7 +113,7 @@ def _prepared(config: RunConfig, out: Path, console: Console | None) -> Iterator
 def _check_begin(trainer: Trainer, first_step: Path | None) -> dict[str, Any]:
     """Refuse what can be told only with the data at hand; returns the fingerprint of the data."""
     config, folder = trainer.config, trainer.folder
-    _refuse_batch(config.optim.batch_size, [len(indices) for indices in trainer.curriculum.indices])
+    check_repeats(config.optim.batch_size, [len(indices) for indices in trainer.curriculum.indices])
     if first_step is not None:
         check_first_step(first_step, config, trainer.method, trainer.curriculum)
     data = fingerprint(trainer.curriculum, config.data.root)
@@ -122,7 +122,7 @@ def _check_begin(trainer: Trainer, first_step: Path | None) -> dict[str, Any]:
     return data
 
 
-def _refuse_batch(batch_size: int, images: Sequence[int]) -> None:
+def check_repeats(batch_size: int, images: Sequence[int]) -> None:
     """A batch may repeat images, as a step may have few; not so often that a number must have been mistyped."""
     fewest = min((number for number in images if number), default=1)
     if batch_size > MOST_REPEATS * fewest:
@@ -211,6 +211,11 @@ def _check(config: RunConfig, out: Path) -> None:
     require_packages(config.engine.loggers)
     usable_folder(out)
     _refuse_another_run(config, out)
+    check_batch_size(config)
+
+
+def check_batch_size(config: RunConfig) -> None:
+    """Refuse a batch that the devices cannot share."""
     batch_size, devices = config.optim.batch_size, config.engine.devices * config.engine.nodes
     if batch_size % devices or batch_size < 2 * devices:
         raise InputError(
