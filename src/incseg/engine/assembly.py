@@ -17,7 +17,7 @@ from lightning.fabric.strategies.ddp import DDPStrategy
 
 import incseg
 from incseg import methods
-from incseg.config import RunConfig, differing_setting, flat_settings, from_yaml, to_yaml
+from incseg.config import EngineConfig, RunConfig, differing_setting, flat_settings, from_yaml, to_yaml
 from incseg.console import Console, is_rank_zero
 from incseg.curriculum import build_curriculum
 from incseg.datasets import dataset_entry
@@ -211,7 +211,18 @@ def _check(config: RunConfig, out: Path) -> None:
     require_packages(config.engine.loggers)
     usable_folder(out)
     _refuse_another_run(config, out)
+    _check_launcher(config.engine)
     check_batch_size(config)
+
+
+def _check_launcher(engine: EngineConfig) -> None:
+    """Refuse processes of torchrun that do not know of each other: all would write one run."""
+    started, expected = os.environ.get("WORLD_SIZE"), engine.devices * engine.nodes
+    if "TORCHELASTIC_RUN_ID" in os.environ and started != str(expected):
+        raise InputError(
+            f"torchrun started {started} processes, and the settings are for {engine.devices} on each of "
+            f"{engine.nodes} machine(s): give --engine.devices as its --nproc-per-node, --engine.nodes as its --nnodes."
+        )
 
 
 def check_batch_size(config: RunConfig) -> None:
