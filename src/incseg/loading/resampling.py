@@ -122,7 +122,7 @@ class BatchCutter:
 
     def __call__(self, cuts: Tensor, tables: Tensor) -> Batch:
         """(B, 7) int64, a :class:`Cut` each, and (T, 256) int64 id → channel, both on the device."""
-        cut = Cut[Tensor](*cuts.unbind(dim=1))
+        cut: Cut[Tensor] = Cut(*cuts.unbind(dim=1))
         columns = torch.where(cut.flipped[:, None] == 1, self.size - 1 - self.places, self.places)
         return Batch(self._images(cut, columns), self._labels(cut, columns, tables), cut.replayed)
 
