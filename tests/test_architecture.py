@@ -31,7 +31,7 @@ ALLOWED = {
     "deploy": {"models", "datasets", "curriculum", "loading"},
     "paper": {"engine", "methods", "curriculum", "datasets"},
     "report": {"paper", "datasets"},
-    "bench": {"losses", "models", "engine"},
+    "bench": {"losses", "models", "engine", "curriculum", "loading", "datasets"},
     "cli": {"engine", "deploy", "report", "paper", "bench", "methods", "curriculum", "datasets"},
     "__main__": {"cli"},
 }

@@ -3,17 +3,20 @@
 import re
 import shlex
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.distributed.run import get_args_parser
 
 from incseg import cli
 from incseg.cli.arguments import read_arguments
 from incseg.cli.train import train as train_command
 from incseg.config import RunConfig, flat_settings, load_recipe, published_presets, recipe_names
 from incseg.engine.assembly import train
+from incseg.errors import Stopped
 from incseg.methods import describe_methods
 from incseg.paper import read_tables
 from samples import write_classes
@@ -92,10 +95,33 @@ def test_the_examples_of_the_library_run(
     assert names["intersection_over_union"](names["counts"]) == [0.5, 0.5]
 
 
+SCALE = (DOCS / "scale.md").read_text()
+
+
+def trained_as(words: str) -> RunConfig:
+    """The configuration of what follows ``incseg train``."""
+    recipe, *rest = shlex.split(words)
+    given = read_arguments(train_command, [recipe, *rest], "incseg train")
+    return load_recipe(recipe, given["settings"])
+
+
 def test_the_settings_of_the_page_on_scale_exist() -> None:
-    commands = re.findall(r"^incseg train (\S+) (.*)$", (DOCS / "scale.md").read_text(), flags=re.MULTILINE)
+    commands = re.findall(r"^incseg train (.*)$", SCALE, flags=re.MULTILINE)
     assert commands
-    for recipe, rest in commands:
-        given = read_arguments(train_command, [recipe, *shlex.split(rest)], "incseg train")
-        config = load_recipe(recipe, given["settings"])
-        assert config.engine.devices > 1
+    for words in commands:
+        assert trained_as(words).engine.devices > 1
+
+
+def test_launchers_on_the_page_on_scale_start_as_many_processes_as_the_settings_say() -> None:
+    (options, words), *others = re.findall(r"^torchrun (.*) -m incseg train (.*)$", SCALE, flags=re.MULTILINE)
+    assert not others
+    launched = get_args_parser().parse_args([*shlex.split(options), "-m", "incseg"])
+    engine = trained_as(words).engine
+    assert (launched.nnodes, launched.nproc_per_node) == (str(engine.nodes), str(engine.devices))
+    (script,) = re.findall(r"```bash\n#!/bin/bash\n(.*?)```", SCALE, flags=re.DOTALL)
+    asked = dict(re.findall(r"--([\w-]+)=(\w+)", "\n".join(re.findall(r"^#SBATCH (.*)$", script, flags=re.MULTILINE))))
+    engine = trained_as(re.findall(r"^srun incseg train (.*)$", script, flags=re.MULTILINE)[0]).engine
+    assert (asked["nodes"], asked["ntasks-per-node"]) == (str(engine.nodes), str(engine.devices))
+    assert asked["gpus-per-node"] == asked["ntasks-per-node"]
+    assert hasattr(signal, f"SIG{asked['signal']}")
+    assert f"[ $? -eq {Stopped.EXIT_CODE} ] && scontrol requeue" in script

@@ -70,7 +70,11 @@ def test_two_processes_train_one_model_and_score_every_image_once(tmp_path: Path
     assert rescore(tmp_path / "two")["steps"] == json.loads((tmp_path / "two" / "result.json").read_text())["steps"]
     before = (tmp_path / "two" / "step-1" / "model.safetensors").read_bytes()
     shutil.rmtree(tmp_path / "two" / "step-1")
-    assert run(*command, "--method", "mib+ucd", "--engine.devices", "2", "--out", tmp_path / "two").returncode == 0
+    again = run(
+        *command, "--method", "mib+ucd", "--engine.devices", "2", "--data.cache", "ram", "--out", tmp_path / "two"
+    )
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.count("images are kept in RAM") == 1, "each process keeps them, the first says so"
     assert (tmp_path / "two" / "step-1" / "model.safetensors").read_bytes() == before
     two, one = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("two", "one"))
     for pair in zip(two["steps"], one["steps"], strict=True):

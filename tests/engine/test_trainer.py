@@ -552,6 +552,17 @@ def test_too_small_a_batch_is_refused_before_anything_starts(quick_config: MakeC
     assert not (tmp_path / "run").exists()
 
 
+def test_processes_of_torchrun_that_the_settings_do_not_expect_are_refused(
+    quick_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(
+        InputError, match="torchrun started 2 processes, and the settings are for 1 on each of 1 machine"
+    ):
+        train(quick_config("ft"), tmp_path / "run")
+
+
 def test_mixed_precision_trains(quick_config: MakeConfig, tmp_path: Path) -> None:
     config = quick_config("mib+ucd", engine={"accelerator": "cpu", "precision": "bf16-mixed", "pictures": 0})
     assert train(config, tmp_path)["steps"][1]["miou"]["all"] is not None

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
 from incseg.datasets import Split
@@ -74,3 +75,13 @@ def test_weights_that_were_rounded_up_never_exceed_white() -> None:
     table = ResizingTable(8 * 32, 32, CPU)
     most = table.weights.long().sum(-1) * 255 + table.half[:, None]
     assert (most[1:] >> table.bits[1:, None]).max() == 255
+
+
+def test_a_batch_needs_nothing_from_the_device_and_has_fixed_shapes() -> None:
+    """Tensors without values: whatever waited for one of them, as a CUDA graph cannot, would fail."""
+    split = RandomSplit(SIZES)
+    cutter = BatchCutter(Measured.of(split, range(len(split))).decoded(CPU), 64)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        batch = cutter(torch.empty(5, len(Cut._fields), dtype=torch.int64), torch.empty(2, 256, dtype=torch.int64))
+    assert batch.images.shape == (5, 3, 64, 64)
+    assert batch.labels.shape == (5, 64, 64)

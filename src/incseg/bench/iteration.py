@@ -1,9 +1,10 @@
 """``incseg bench step``: the cost of a training iteration of each method relative to fine-tuning, in one run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 
@@ -18,7 +19,11 @@ BATCHES, ROUNDS = 4, 12
 
 
 def benchmark_step(
-    methods: Sequence[str], recipe: str = "shapes/4-2/overlapped", data_root: Path | None = None, device: str = "auto"
+    methods: Sequence[str],
+    recipe: str = "shapes/4-2/overlapped",
+    data_root: Path | None = None,
+    device: str = "auto",
+    settings: Mapping[str, Any] | None = None,
 ) -> Table:
     """Time and memory of a training iteration at step 1, without data loading, for ``ft`` and each method.
 
@@ -27,10 +32,13 @@ def benchmark_step(
         recipe: a protocol or recipe with at least two steps.
         data_root: folder of its dataset.
         device: ``cuda``, ``cpu`` or ``auto``.
+        settings: of the runs, by section and name.
     """
     names = list(dict.fromkeys(["ft", *methods]))
-    settings = merge({"engine": {"accelerator": device}}, {"data": {"root": data_root}} if data_root else {})
-    configs = [load_recipe(recipe, merge(settings, {"method": name})) for name in names]
+    layer = merge(
+        merge({"engine": {"accelerator": device}}, settings or {}), {"data": {"root": data_root}} if data_root else {}
+    )
+    configs = [load_recipe(recipe, merge(layer, {"method": name})) for name in names]
     if Protocol.parse(configs[0].protocol).task == "offline":
         raise InputError(f"{recipe} has a single step: choose a protocol or recipe with at least two.")
     place, iterations = _prepared(configs)

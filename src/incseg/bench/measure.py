@@ -85,7 +85,7 @@ def _timer(step: Step) -> Timer:
 def peak_extra_bytes(step: Step, device: torch.device) -> int | None:
     """Peak memory during a step beyond what was in use before it; None where the system does not report it."""
     step()
-    _wait(device)
+    wait_for(device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
@@ -117,6 +117,7 @@ def matmul_rate(device: torch.device) -> float:
     return 2 * size**3 / median_milliseconds(step, device) / 1e9
 
 
-def _wait(device: torch.device) -> None:
+def wait_for(device: torch.device) -> None:
+    """Until the device has done all that it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

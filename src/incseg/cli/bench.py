@@ -5,37 +5,52 @@ from typing import Literal
 
 import tyro
 
-from incseg.cli.arguments import OptionalFolder
+from incseg.cli.arguments import OptionalFolder, takes_settings
+from incseg.config import Layer
 from incseg.console import Console
+from incseg.errors import InputError
+
+STEP_RECIPE = "shapes/4-2/overlapped"
 
 
+@takes_settings("data.crop_size", "data.cache", "data.workers", "model.", "optim.batch_size", "engine.")
 def bench(
-    what: tyro.conf.Positional[Literal["contrastive", "losses", "step", "extend"]],
+    what: tyro.conf.Positional[Literal["contrastive", "losses", "step", "train", "loader", "extend"]],
     out: Path = Path("benchmarks/results"),
     sizes: tuple[int, ...] = (),
     encoder: str = "resnet18",
     device: Literal["auto", "cpu", "cuda"] = "auto",
     method: tuple[str, ...] = ("mib", "mib+ucd"),
-    recipe: str = "shapes/4-2/overlapped",
+    recipe: str = "",
     data_root: OptionalFolder = None,
+    settings: Layer | None = None,
 ) -> None:
     """Measure on this machine, side by side in one run.
 
     'contrastive' is forward and backward of the UCD loss: dense as in the authors' release, eager, chunked, triton; it
     writes a table and a plot with date and hardware. 'losses' is cross-entropy and distillation from a network's coarse
     logits: at the size of the image, and by kernels that never have it. 'step' is a training iteration of each method
-    beside ft. 'extend' is what adding images in closed form costs beside predicting them.
+    beside ft, without loading data; 'train' is real training, data included. 'loader' is how many training crops a second
+    are loaded, by the number of processes, and cut from images that are kept. 'extend' is what adding images in closed
+    form costs beside predicting them.
+
+    Examples: incseg bench train --method ft mib mib+ucd --model.encoder resnet18 --data.crop-size 256;
+    incseg bench loader --recipe voc/15-5/overlapped --data-root DATA/VOC2012
 
     Args:
         what: what to measure.
         out: contrastive: folder for the table and the plot.
         sizes: contrastive: numbers of anchor pixels (default: 2048 to 49152 on a GPU, 1024 to 4096 on a CPU).
-        encoder: extend: of the DeepLab-v3 that is extended.
+        encoder: extend: of the DeepLab-v3 that is extended; elsewhere it is --model.encoder.
         device: where to measure.
-        method: step: the methods to compare with ft.
-        recipe: step: the protocol or recipe that says network, crop and batch.
-        data_root: step: folder of its dataset.
+        method: step, train: the methods to compare with ft.
+        recipe: step, train, loader: the protocol or recipe that says network, crop and batch (default: of step
+            shapes/4-2/overlapped, of the others generated photos of 500×375 pixels).
+        data_root: step, train, loader: folder of its dataset.
+        settings: step, train, loader: any setting of a run, by section and name.
     """
+    if what in ("contrastive", "losses", "extend") and settings:
+        raise InputError(f"'incseg bench {what}' takes no settings of a run: leave out --SECTION.NAME.")
     if what == "contrastive":
         from incseg.bench.contrastive_loss import benchmark_contrastive
 
@@ -48,7 +63,15 @@ def bench(
         from incseg.bench.gathering import benchmark_extend
 
         Console().show(benchmark_extend(encoder, device=device))
+    elif what == "train":
+        from incseg.bench.end_to_end import benchmark_train
+
+        Console().show(benchmark_train(method, recipe, data_root, device, settings))
+    elif what == "loader":
+        from incseg.bench.loader import benchmark_loader
+
+        Console().show(benchmark_loader(recipe, data_root, device, settings))
     else:
         from incseg.bench.iteration import benchmark_step
 
-        Console().show(benchmark_step(method, recipe, data_root, device))
+        Console().show(benchmark_step(method, recipe or STEP_RECIPE, data_root, device, settings))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # PyTorch is loaded where it is needed
     "data.crop_size",
     "data.longest_side",
     "data.workers",
+    "data.cache",
     "data.void",
     "data.sampling",
     "data.on_error",

@@ -69,7 +69,7 @@ def train(
     incseg train voc/15-5/overlapped --method plop+ucd --help
 
     Examples: incseg train shapes/4-2/overlapped --method mib+ucd;
-    incseg train voc/15-5/overlapped --data-root DATA/VOC2012 --method mib+ucd --engine.precision bf16-mixed
+    incseg train voc/15-5/overlapped --data-root DATA/VOC2012 --method mib+ucd --engine.devices 2
 
     Args:
         recipe: a protocol (voc/15-5/overlapped), the name of a recipe (demo), or a recipe file (mine.yaml).

@@ -102,8 +102,9 @@ class DataConfig(Section):
     longest_side: int | None = Field(default=None, ge=32)
     """Images with a longer side than this are reduced to it, in training as in scoring and prediction, and predictions
     are enlarged again; the model remembers it. none: images are taken at their own size."""
-    workers: int = Field(default=4, ge=0)
-    """Processes that load images, at most one per core; 0: the training process itself. Results do not depend on it."""
+    workers: int = Field(default=16, ge=0)
+    """Processes that load images for each device, at most one per core; 0: the training process itself. Results do not
+    depend on it."""
     cache: Literal["auto", "gpu", "ram", "none"] = "auto"
     """Where training images are kept once they are decoded: on the GPU, which then cuts the crops itself, in RAM, or
     nowhere; auto: on the GPU if they take at most a quarter of its free memory, else nowhere. Crops are the same."""

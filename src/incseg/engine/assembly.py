@@ -17,7 +17,7 @@ from lightning.fabric.strategies.ddp import DDPStrategy
 
 import incseg
 from incseg import methods
-from incseg.config import RunConfig, differing_setting, flat_settings, from_yaml, to_yaml
+from incseg.config import EngineConfig, RunConfig, differing_setting, flat_settings, from_yaml, to_yaml
 from incseg.console import Console, is_rank_zero
 from incseg.curriculum import build_curriculum
 from incseg.datasets import dataset_entry
@@ -119,7 +119,7 @@ def _check_begin(trainer: Trainer, first_step: Path | None) -> dict[str, Any]:
     """Refuse what can be told only with the data at hand; returns the fingerprint of the data."""
     config, folder = trainer.config, trainer.folder
     trainer.iterations.check()
-    _refuse_batch(config.optim.batch_size, [len(indices) for indices in trainer.curriculum.indices])
+    check_repeats(config.optim.batch_size, [len(indices) for indices in trainer.curriculum.indices])
     if first_step is not None:
         check_first_step(first_step, config, trainer.method, trainer.curriculum)
     data = fingerprint(trainer.curriculum, config.data.root)
@@ -128,7 +128,7 @@ def _check_begin(trainer: Trainer, first_step: Path | None) -> dict[str, Any]:
     return data
 
 
-def _refuse_batch(batch_size: int, images: Sequence[int]) -> None:
+def check_repeats(batch_size: int, images: Sequence[int]) -> None:
     """A batch may repeat images, as a step may have few; not so often that a number must have been mistyped."""
     fewest = min((number for number in images if number), default=1)
     if batch_size > MOST_REPEATS * fewest:
@@ -217,6 +217,22 @@ def _check(config: RunConfig, out: Path) -> None:
     require_packages(config.engine.loggers)
     usable_folder(out)
     _refuse_another_run(config, out)
+    _check_launcher(config.engine)
+    check_batch_size(config)
+
+
+def _check_launcher(engine: EngineConfig) -> None:
+    """Refuse processes of torchrun that do not know of each other: all would write one run."""
+    started, expected = os.environ.get("WORLD_SIZE"), engine.devices * engine.nodes
+    if "TORCHELASTIC_RUN_ID" in os.environ and started != str(expected):
+        raise InputError(
+            f"torchrun started {started} processes, and the settings are for {engine.devices} on each of "
+            f"{engine.nodes} machine(s): give --engine.devices as its --nproc-per-node, --engine.nodes as its --nnodes."
+        )
+
+
+def check_batch_size(config: RunConfig) -> None:
+    """Refuse a batch that the devices cannot share."""
     batch_size, devices = config.optim.batch_size, config.engine.devices * config.engine.nodes
     if batch_size % devices or batch_size < 2 * devices:
         raise InputError(

@@ -86,8 +86,9 @@ def _batch_size(images: ScoredImages, wanted: int) -> int:
 
 
 def loading_processes(config: RunConfig) -> int:
-    """As many as the configuration asks for, but at most one per core."""
-    return min(config.data.workers, os.cpu_count() or 1)
+    """As many as the configuration asks for, but at most one per core that this process may use."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(config.data.workers, cores)
 
 
 def save_pictures(

@@ -128,8 +128,8 @@ def whole_loader(
     loader: Iterable[tuple[list[Batch], list[str]]] = DataLoader(
         Attempts(images, _only),
         batch_size=batch_size,
-        sampler=range(rank, len(images), world_size),
-        num_workers=workers,
+        sampler=(share := range(rank, len(images), world_size)),
+        num_workers=min(workers, -(-len(share) // batch_size)),  # one without a batch would only cost its start
         collate_fn=_grouped,
         worker_init_fn=_leave_signals_to_the_parent,
     )
@@ -148,7 +148,7 @@ def _batch_loader(
     return DataLoader(
         attempts,
         batch_sampler=addresses,
-        num_workers=workers,
+        num_workers=min(workers, len(addresses)),
         collate_fn=partial(_collated, collate),
         pin_memory=pin_memory,
         generator=torch.Generator(),

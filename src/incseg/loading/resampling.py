@@ -71,12 +71,12 @@ class ResizingTable:
             places: (B, S) or (S,) the new positions that are wanted.
             axis: that of S in these words, 1 or 2.
         """
-        lengths = lengths[:, None]
+        lengths, last = lengths[:, None], lengths[:, None] - 1
         first, weights = self.first[lengths, places], self.weights[lengths, places].int()
         bits, half = (values[lengths][..., None, None] for values in (self.bits, self.half))
         total: Tensor | None = None
         for tap in range(self.taps):
-            positions = torch.minimum(first + tap, lengths - 1)  # beyond the last one the weight is 0
+            positions = torch.minimum(first + tap, last)  # beyond the last one the weight is 0
             part = _bytes(pixels_at(positions)) * weights[:, :, tap, None].unsqueeze(3 - axis)
             total = part if total is None else total.add_(part)
         assert total is not None
@@ -122,14 +122,15 @@ class BatchCutter:
 
     def __call__(self, cuts: Tensor, tables: Tensor) -> Batch:
         """(B, 7) int64, a :class:`Cut` each, and (T, 256) int64 id → channel, both on the device."""
-        cut = Cut[Tensor](*cuts.unbind(dim=1))
+        cut: Cut[Tensor] = Cut(*cuts.unbind(dim=1))
         columns = torch.where(cut.flipped[:, None] == 1, self.size - 1 - self.places, self.places)
         return Batch(self._images(cut, columns), self._labels(cut, columns, tables), cut.replayed)
 
     def _images(self, cut: Cut[Tensor], columns: Tensor) -> Tensor:
         """(B, 3, S, S) uint8."""
         rows = torch.minimum(self.rows, cut.height[:, None] - 1)  # as many for every image, so that shapes are fixed
-        narrowed = self.table.mean(lambda at: self._words_at(cut, rows, at), cut.width, columns, axis=2)
+        begins = self._begins(cut, rows)
+        narrowed = self.table.mean(lambda at: self.words[begins + at[:, None, :]], cut.width, columns, axis=2)
         which = torch.arange(len(rows), device=rows.device)[:, None]
         resized = self.table.mean(lambda at: narrowed[which, at], cut.height, self.places, axis=1)
         return _bytes(resized)[..., :3].permute(0, 3, 1, 2).contiguous()
@@ -140,10 +141,10 @@ class BatchCutter:
             (2 * places + 1) * length[:, None] // (2 * self.size)
             for places, length in ((self.places, cut.height), (columns, cut.width))
         )
-        ids = _bytes(self._words_at(cut, rows, columns))[..., 3].long()
+        ids = _bytes(self.words[self._begins(cut, rows) + columns[:, None, :]])[..., 3].long()
         return tables[cut.table[:, None, None], ids]
 
-    def _words_at(self, cut: Cut[Tensor], rows: Tensor, columns: Tensor) -> Tensor:
-        """(B, R) rows and (B, C) columns of the crops → (B, R, C)."""
-        begins = cut.start[:, None] + rows * cut.stride[:, None]
-        return self.words[begins[:, :, None] + columns[:, None, :]]
+    @staticmethod
+    def _begins(cut: Cut[Tensor], rows: Tensor) -> Tensor:
+        """(B, R) rows of the crops → (B, R, 1) where they begin in the buffer."""
+        return (cut.start[:, None] + rows * cut.stride[:, None])[:, :, None]

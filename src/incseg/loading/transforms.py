@@ -37,7 +37,10 @@ def draw_crop(size: Size, seed: int) -> Crop:
     height, width = size
     for _ in range(ATTEMPTS):
         area = height * width * number.uniform_(*AREA, generator=generator).item()
-        ratio = number.uniform_(*LOG_RATIO, generator=generator).exp_().item()
+        number.uniform_(*LOG_RATIO, generator=generator)
+        if area >= (height + 0.5) * (width + 0.5):  # two thirds of all draws: they fit in no shape
+            continue
+        ratio = number.exp_().item()
         high, wide = round(math.sqrt(area / ratio)), round(math.sqrt(area * ratio))
         if 0 < wide <= width and 0 < high <= height:
             top, left = (
