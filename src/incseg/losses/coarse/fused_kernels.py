@@ -131,7 +131,8 @@ def _row(z, q, r, in_group, GROUP: tl.constexpr):
     return loss, gradient
 
 
-@triton.jit
+# Not specialised: numbers that change from step to step, for each of which Triton would else compile anew.
+@triton.jit(do_not_specialize=["classes", "teacher_classes", "group_start", "group_end", "grouped_labels"])
 def pixel_losses(
     logits, teacher, labels, weights, losses, corners,
     classes, teacher_classes, group_start, group_end, grouped_labels,
@@ -180,9 +181,9 @@ def pixel_losses(
         tl.store(out + 3 * classes, tl.sum(across[None, :] * lower, axis=1), mask=c < classes)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["classes", "all_classes"])
 def node_gradients(
-    corners, upstream, gradient, nodes, height, width, parts, classes, all_classes, strides,
+    corners, upstream, gradient, nodes, height, width, parts, classes, all_classes, upstream_stride, strides,
     CLASSES: tl.constexpr, NODES: tl.constexpr,
 ):  # fmt: skip
     """Add up what the four cells around each node found for it, times the upstream gradient of its image."""
@@ -197,12 +198,12 @@ def node_gradients(
         cell = (image * (height + 1) + i + corner // 2) * (width + 1) + j + corner % 2
         at = ((cell * parts + part % parts) * 4 + 3 - corner) * classes
         found += tl.load(corners + at[:, None] + c[None, :], mask=known, other=0.0)
-    found *= tl.load(upstream + image, mask=exists, other=0.0).to(tl.float32)[:, None]
+    found *= tl.load(upstream + image * upstream_stride, mask=exists, other=0.0).to(tl.float32)[:, None]
     at = (image * strides[0] + i * strides[2] + j * strides[3])[:, None] + c.to(tl.int64)[None, :] * strides[1]
     tl.store(gradient + at, found.to(gradient.dtype.element_ty), mask=exists[:, None] & (c < all_classes)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["classes"])
 def read_pixels(
     logits, predicted, values, classes, strides, rows, columns, parts,
     CLASSES: tl.constexpr, COLUMNS: tl.constexpr, MEASURE: tl.constexpr,
