@@ -116,13 +116,13 @@ def _teacher_target(z, labels, at, inside, c, GROUP: tl.constexpr, LABELS: tl.co
 
 
 @triton.jit
-def _row(z, q, r, in_group, GROUP: tl.constexpr):
+def _row(z, q, r, outside, GROUP: tl.constexpr):
     """Loss, in units of ln 2, and gradient of a row of pixels."""
     shifted, e, sum_e = _exponentials(z)
     loss = tl.log2(sum_e) - tl.sum(q * shifted, axis=0)
     gradient = e * (1.0 / sum_e)[None, :] - q
     if GROUP:
-        shifted = tl.where(in_group[:, None], shifted, -1e30)
+        shifted += outside[:, None]
         highest = tl.max(shifted, axis=0)
         e = tl.exp2(shifted - highest[None, :])
         sum_e = tl.sum(e, axis=0)
@@ -147,7 +147,8 @@ def pixel_losses(
     LN2: tl.constexpr = 0.6931471805599453  # noqa: N806
     image, i, j, part = _cell(rows, columns, parts)
     c = tl.arange(0, CLASSES)
-    in_group = (c == 0) | ((c >= group_start) & (c < group_end))
+    # Added to logits, it takes those outside the group out of its sum.
+    outside = tl.where((c == 0) | ((c >= group_start) & (c < group_end)), 0.0, -1e30)
     x = _start(j, columns) + part * COLUMNS + tl.arange(0, COLUMNS)
     inside = x < _start(j + 1, columns)
     across = _share(x, j, columns)
@@ -167,7 +168,7 @@ def pixel_losses(
             q, r, weight = _teacher_target(z, labels, at, inside, c, GROUP, LABELS)
         else:
             q, r, weight = _label_target(labels, weights, at, inside, c, classes, grouped_labels, IGNORE, WEIGHTS)
-        loss, gradient = _row(first + down * change, q, r, in_group, GROUP)
+        loss, gradient = _row(first + down * change, q, r, outside, GROUP)
         total += weight * loss
         upper += (weight * (1 - down))[None, :] * gradient
         lower += (weight * down)[None, :] * gradient
