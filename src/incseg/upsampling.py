@@ -73,7 +73,8 @@ class CoarseLogits(NamedTuple):
     def full_size(self) -> Tensor:
         """(B, C, H, W) by two small matrix products, whose gradient is two more.
 
-        To rounding what ``interpolate`` gives, whose gradient takes several times as long.
+        To rounding what ``interpolate`` gives, whose gradient takes several times as long. Where the user allows TF32,
+        a GPU rounds to that.
         """
         logits = self.logits.to(self.dtype)
         if logits.shape[2:] == self.size:

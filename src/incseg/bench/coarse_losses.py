@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from incseg import losses
-from incseg.bench.measure import hardware, median_milliseconds, peak_extra_bytes
+from incseg.bench.measure import device_to_measure, hardware, median_milliseconds, peak_extra_bytes
 from incseg.console import Table
 from incseg.losses import CoarseLogits
 from incseg.losses.coarse import is_fused
-from incseg.models.storage import choose_device
 from incseg.protocol import IGNORE
 from incseg.upsampling import Scores, interpolate
 
@@ -47,7 +46,7 @@ def benchmark_losses(device: str = "auto") -> Table:
     Args:
         device: ``cuda``, ``cpu`` or ``auto``.
     """
-    place = choose_device(device)
+    place = device_to_measure(device)
     rows = []
     for grid, size in GPU_SIZES if place.type == "cuda" else CPU_SIZES:
         given = random_inputs(grid, size, place)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from incseg.bench.measure import hardware, matmul_rate, median_milliseconds, peak_extra_bytes
+from incseg.bench.measure import device_to_measure, hardware, matmul_rate, median_milliseconds, peak_extra_bytes
 from incseg.console import Console
 from incseg.errors import InputError
 from incseg.files import usable_folder
@@ -54,16 +54,13 @@ def benchmark_contrastive(
         sizes: numbers of anchors N; the teacher has 3N/4 pixels.
         device: ``cuda``, ``cpu``, or ``auto`` for a GPU if there is one.
     """
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
-        raise InputError("--device cuda needs a GPU, and PyTorch finds none here: use cpu.")
+    place = device_to_measure(device)
     if sizes and min(sizes) < SMALLEST:
         raise InputError(f"--sizes {min(sizes)} is too small to measure: give {SMALLEST} anchor pixels or more.")
     if sizes and max(sizes) > LARGEST:
         raise InputError(f"--sizes {max(sizes)} is too large to measure: give at most {LARGEST} anchor pixels.")
     usable_folder(out)
-    console, place = Console(), torch.device(device)
+    console = Console()
     ceiling = matmul_rate(place)
     found: list[Measurement] = []
     for n in sizes or (GPU_SIZES if place.type == "cuda" else CPU_SIZES):

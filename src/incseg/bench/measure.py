@@ -16,7 +16,16 @@ from typing import NamedTuple
 import torch
 from torch.utils.benchmark import Timer
 
+from incseg.errors import InputError
+
 Step = Callable[[], None]
+
+
+def device_to_measure(name: str) -> torch.device:
+    """A device by its name, ``auto`` for a GPU if there is one; without the libraries that a network needs."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("--device cuda needs a GPU, and PyTorch finds none here: use cpu.")
+    return torch.device(name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
 
 
 class Hardware(NamedTuple):

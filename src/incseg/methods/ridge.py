@@ -117,12 +117,12 @@ def _sum_over_processes(own: Tensor) -> Tensor:
 )
 def analytic(
     width: Width | None = None,
-    balance: Weight = 0.25,
+    balance: Weight = 0.3,
     ridge: Ridge = 1.0,
     stages: int = 1,
     stride: Literal[8, 16, 32] | None = None,
     mirrored: bool = True,
-    certainty: Weight = 1.0,
+    certainty: Weight = 2.0,
     soft: bool = False,
     seed: int = 0,
 ) -> Sequence[Part]:

@@ -35,13 +35,13 @@ FRUGAL, GENEROUS = 10 / 3, 6.0
 class Fit:
     """How images become statistics, and statistics a head; the symbols are those of ``closed_form.py``."""
 
-    balance: float = 0.25
+    balance: float = 0.3
     """β: 0 counts every cell alike, 1 every class alike."""
     ridge: float = 1.0
     """γ."""
     mirrored: bool = True
     """See every image a second time, mirrored."""
-    certainty: float = 1.0
+    certainty: float = 2.0
     """How much a pseudo-label counts less the less sure the head was of it; 0: all count fully."""
     soft: bool = False
     """Targets are the shares of the classes in a cell, instead of the class at its centre."""

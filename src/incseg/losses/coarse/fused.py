@@ -108,8 +108,8 @@ class _PixelLosses(torch.autograd.Function):
         gradient, nodes, padded = torch.empty_like(logits), batch * height * width, _padded(all_classes)
         at_once = max(1, ELEMENTS_PER_WARP // padded)
         _kernels().node_gradients[(-(-nodes // at_once),)](
-            corners, upstream.contiguous(), gradient,
-            nodes, height, width, ctx.parts, ctx.classes, all_classes, gradient.stride(),
+            corners, upstream, gradient,
+            nodes, height, width, ctx.parts, ctx.classes, all_classes, upstream.stride(0), gradient.stride(),
             CLASSES=padded, NODES=at_once,
         )  # fmt: skip
         return gradient, None, None

@@ -116,13 +116,13 @@ def _teacher_target(z, labels, at, inside, c, GROUP: tl.constexpr, LABELS: tl.co
 
 
 @triton.jit
-def _row(z, q, r, in_group, GROUP: tl.constexpr):
+def _row(z, q, r, outside, GROUP: tl.constexpr):
     """Loss, in units of ln 2, and gradient of a row of pixels."""
     shifted, e, sum_e = _exponentials(z)
     loss = tl.log2(sum_e) - tl.sum(q * shifted, axis=0)
     gradient = e * (1.0 / sum_e)[None, :] - q
     if GROUP:
-        shifted = tl.where(in_group[:, None], shifted, -1e30)
+        shifted += outside[:, None]
         highest = tl.max(shifted, axis=0)
         e = tl.exp2(shifted - highest[None, :])
         sum_e = tl.sum(e, axis=0)
@@ -131,7 +131,8 @@ def _row(z, q, r, in_group, GROUP: tl.constexpr):
     return loss, gradient
 
 
-@triton.jit
+# Not specialised: numbers that change from step to step, for each of which Triton would else compile anew.
+@triton.jit(do_not_specialize=["classes", "teacher_classes", "group_start", "group_end", "grouped_labels"])
 def pixel_losses(
     logits, teacher, labels, weights, losses, corners,
     classes, teacher_classes, group_start, group_end, grouped_labels,
@@ -146,7 +147,8 @@ def pixel_losses(
     LN2: tl.constexpr = 0.6931471805599453  # noqa: N806
     image, i, j, part = _cell(rows, columns, parts)
     c = tl.arange(0, CLASSES)
-    in_group = (c == 0) | ((c >= group_start) & (c < group_end))
+    # Added to logits, it takes those outside the group out of its sum.
+    outside = tl.where((c == 0) | ((c >= group_start) & (c < group_end)), 0.0, -1e30)
     x = _start(j, columns) + part * COLUMNS + tl.arange(0, COLUMNS)
     inside = x < _start(j + 1, columns)
     across = _share(x, j, columns)
@@ -166,7 +168,7 @@ def pixel_losses(
             q, r, weight = _teacher_target(z, labels, at, inside, c, GROUP, LABELS)
         else:
             q, r, weight = _label_target(labels, weights, at, inside, c, classes, grouped_labels, IGNORE, WEIGHTS)
-        loss, gradient = _row(first + down * change, q, r, in_group, GROUP)
+        loss, gradient = _row(first + down * change, q, r, outside, GROUP)
         total += weight * loss
         upper += (weight * (1 - down))[None, :] * gradient
         lower += (weight * down)[None, :] * gradient
@@ -180,9 +182,9 @@ def pixel_losses(
         tl.store(out + 3 * classes, tl.sum(across[None, :] * lower, axis=1), mask=c < classes)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["classes", "all_classes"])
 def node_gradients(
-    corners, upstream, gradient, nodes, height, width, parts, classes, all_classes, strides,
+    corners, upstream, gradient, nodes, height, width, parts, classes, all_classes, upstream_stride, strides,
     CLASSES: tl.constexpr, NODES: tl.constexpr,
 ):  # fmt: skip
     """Add up what the four cells around each node found for it, times the upstream gradient of its image."""
@@ -197,12 +199,12 @@ def node_gradients(
         cell = (image * (height + 1) + i + corner // 2) * (width + 1) + j + corner % 2
         at = ((cell * parts + part % parts) * 4 + 3 - corner) * classes
         found += tl.load(corners + at[:, None] + c[None, :], mask=known, other=0.0)
-    found *= tl.load(upstream + image, mask=exists, other=0.0).to(tl.float32)[:, None]
+    found *= tl.load(upstream + image * upstream_stride, mask=exists, other=0.0).to(tl.float32)[:, None]
     at = (image * strides[0] + i * strides[2] + j * strides[3])[:, None] + c.to(tl.int64)[None, :] * strides[1]
     tl.store(gradient + at, found.to(gradient.dtype.element_ty), mask=exists[:, None] & (c < all_classes)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["classes"])
 def read_pixels(
     logits, predicted, values, classes, strides, rows, columns, parts,
     CLASSES: tl.constexpr, COLUMNS: tl.constexpr, MEASURE: tl.constexpr,
