@@ -183,8 +183,10 @@ class Trainer:
 
     def _train(self, run: StepRun) -> None:
         start = self._resume(run)
+        batches = self.data.batches(
+            run.step, run.images, self.config.optim.epochs, start
+        )  # may decode all images first
         self.journal.begin_step(run.step.index, run.iterations, run.per_epoch, start)
-        batches = self.data.batches(run.step, run.images, self.config.optim.epochs, start)
         with self.stop.deferred():
             for iteration, batch in enumerate(batches, start):
                 terms = self.iterations.train_on(run, batch, iteration)

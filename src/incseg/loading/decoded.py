@@ -4,7 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from incseg.datasets.scan import in_threads
@@ -51,20 +53,19 @@ class Measured:
         return {index: size for index, size in self.sizes.items() if not isinstance(size, str)}
 
     def decoded(self, device: torch.device, report_progress: ReportProgress | None = None) -> "DecodedImages":
-        """Read all of them, several at a time."""
-        known = self._known
-        pixels = torch.empty(self.bytes // BYTES, BYTES, dtype=torch.uint8, device=device)
-        unreadable = {index: size for index, size in self.sizes.items() if isinstance(size, str)}
-        places, chosen, offset = dict[int, Place](), list(known), 0
-        read = in_threads(lambda at: _pixels(self.split, chosen[at], known[chosen[at]]), len(chosen), report_progress)
-        for index, found in zip(chosen, read, strict=True):
-            if isinstance(found, str):
-                unreadable[index] = found
-                continue
-            pixels[offset : offset + len(found)] = found.to(device)
-            places[index] = Place(offset, *known[index])
-            offset += len(found)
-        return DecodedImages(pixels, places, unreadable)
+        """Read all of them, several at a time; on the way to another device they are in RAM for a while."""
+        known, offset = self._known, 0
+        places = dict[int, Place]()
+        for index, (height, width) in known.items():
+            places[index] = Place(offset, height, width)
+            offset += height * width
+        pixels, chosen = np.empty((offset, BYTES), np.uint8), list(known)
+        work = in_threads(
+            lambda at: _read(self.split, chosen[at], places[chosen[at]], pixels), len(known), report_progress
+        )
+        found = dict(zip(chosen, work, strict=True))
+        unreadable = {index: text for index, text in [*self.sizes.items(), *found.items()] if isinstance(text, str)}
+        return DecodedImages(torch.from_numpy(pixels).to(device), places, unreadable)
 
 
 def _size(split: Split, index: int) -> Size | str:
@@ -74,15 +75,21 @@ def _size(split: Split, index: int) -> Size | str:
         return str(error)
 
 
-def _pixels(split: Split, index: int, size: Size) -> Tensor | str:
-    """(H·W, 4) uint8; a sentence where the image or its mask cannot be read."""
+def _read(split: Split, index: int, place: Place, pixels: NDArray[np.uint8]) -> str | None:
+    """Decode an image and its mask into their place; returns a sentence where they cannot be read.
+
+    By NumPy: in several threads, PyTorch's own threads would hinder each other.
+    """
     try:
-        image, mask = split.image(index).movedim(0, -1), split.mask(index).to(torch.uint8)
+        image, mask = split.image(index).movedim(0, -1), split.mask(index)
     except InputError as error:
         return str(error)
-    if not image.shape[:2] == mask.shape == size:
+    offset, height, width = place
+    if not image.shape[:2] == mask.shape == (height, width):
         return f"{split.where(index)}: the image and its mask differ in size, or have changed just now."
-    return torch.cat([image, mask[..., None]], dim=-1).flatten(0, 1)
+    mine = pixels[offset : offset + height * width].reshape(height, width, BYTES)
+    mine[..., :3], mine[..., 3] = image.numpy(), mask.numpy()
+    return None
 
 
 @dataclass(frozen=True)
