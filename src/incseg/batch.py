@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from incseg.protocol import Step
+
+ScoreKind = Literal["softmax", "sigmoid", "closed-form"]
+"""What a head's scores mean: logits of classes that compete, one yes-or-no per class, or solved in closed form."""
 
 
 class Batch(NamedTuple):
@@ -41,6 +44,7 @@ class Outputs(NamedTuple):
         align_corners: how this network's logits are brought to the size of the image.
         raw_stages: the stages before their last activation, or as they are where they do not end in one; empty unless
             a part says ``needs_raw_stages``.
+        head: what the logits mean. The probabilities of every trained head are their softmax.
     """
 
     logits: Tensor
@@ -48,6 +52,7 @@ class Outputs(NamedTuple):
     stages: Sequence[Tensor]
     align_corners: bool = False
     raw_stages: Sequence[Tensor] = ()
+    head: ScoreKind = "softmax"
 
 
 @dataclass(frozen=True)

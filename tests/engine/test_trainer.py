@@ -209,6 +209,27 @@ def test_a_shared_step_0_gets_the_head_of_this_runs_settings(
     assert not (tmp_path / "mib").exists()
 
 
+def test_a_sigmoid_head_is_trained_grown_and_left_for_a_solved_one(quick_config: MakeConfig, tmp_path: Path) -> None:
+    base = quick_config().model.model_dump()
+    sigmoid = {**base, "head": "sigmoid"}
+    train(quick_config("ucd", model=sigmoid), tmp_path / "trained")
+    train(quick_config("analytic", model=sigmoid), tmp_path / "solved", first_step=tmp_path / "trained")
+    heads = {name: load_model(RunFolder(tmp_path / name).model(1))[0].classifier for name in ("trained", "solved")}
+    assert {name: (head.kind, head.head_sizes) for name, head in heads.items()} == {
+        "trained": ("sigmoid", [3, 2]),
+        "solved": ("closed-form", [3, 2]),
+    }
+    read = read_json(tmp_path / "trained" / "result.json")
+    assert rescore(tmp_path / "trained")["steps"][-1]["iou"] == read["steps"][-1]["iou"]
+    for method, head, refusal in (
+        ("mib", sigmoid, r"'mib' needs a softmax head, .* use analytic, .* ucd, or sums of these"),
+        ("analytic", base, r"step 0 of .* cannot be shared: model\.head is sigmoid there and softmax here"),
+    ):
+        with pytest.raises(InputError, match=refusal):
+            train(quick_config(method, model=head), tmp_path / "refused", first_step=tmp_path / "trained")
+    assert not (tmp_path / "refused").exists()
+
+
 def statistics_in(run: Path, step: int) -> set[str]:
     names = load_file(run / f"step-{step}" / "memory.safetensors")
     return {name.removeprefix("ClosedForm.") for name in names if name.startswith("ClosedForm.")}
@@ -284,7 +305,7 @@ class Watcher(Part):
         context.student.encoder.requires_grad_(context.step.index != 1)
 
     def observe(self, view: View, student: Segmenter) -> None:  # noqa: ARG002
-        gradient = student.softmax_head.heads[0].get_parameter("weight").grad
+        gradient = student.trained_head.heads[0].get_parameter("weight").grad
         assert gradient is not None
         self.memory["seen"] = self.memory.get("seen", torch.zeros(())) + gradient.abs().sum()
 

@@ -77,6 +77,7 @@ class Section(BaseModel):
         return value
 
 
+HeadKind = Literal["softmax", "sigmoid"]
 AS_WORDS = {"background": "as background", "ignore": "ignored"}
 
 
@@ -168,6 +169,9 @@ class Network(Section):
     """Stride of the embedding (deeplabv3 and deeplabv3plus: 8 or 16)."""
     decoder_options: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of the decoder by name."""
+    head: HeadKind = "softmax"
+    """What the scores of the classifier mean: softmax (classes compete, background among them), or sigmoid (one
+    yes-or-no per class, and background where none says yes, as in DKD and STAR)."""
     activation: Literal["leaky"] | None = None
     """What takes the place of the encoder's ReLUs: leaky (slope 0.01, as in the code of MiB, PLOP and UCD); none: they
     stay."""

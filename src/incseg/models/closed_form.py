@@ -14,12 +14,14 @@ add up to those of both; what a place added can be subtracted again.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from incseg.batch import ScoreKind
 from incseg.errors import TrainingError
 from incseg.models.heads import Head
 from incseg.protocol import BACKGROUND, IGNORE
@@ -84,6 +86,7 @@ class RandomFeatures(nn.Module):
 class ClosedFormHead(Head):
     """``φ H``: scores near 1 for the class of a cell and near 0 for the others."""
 
+    kind: ClassVar[ScoreKind] = "closed-form"
     weight: Tensor
 
     def __init__(self, layout: FeatureLayout, head_sizes: Sequence[int], weight: Tensor | None = None):
