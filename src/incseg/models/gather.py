@@ -124,7 +124,8 @@ def gather(
             scores = (random @ before).masked_fill(~learnt, -torch.inf)
             shares = complete_background(shares, scores, fit.certainty)  # noqa: PLW2901
         added.add(random, shares, weights)
-    return statistics.plus(replace(added, gram=join(added.gram), cross=join(added.cross)))
+    gram, cross = join(added.gram), join(added.cross)
+    return replace(statistics, gram=gram.add_(statistics.gram), cross=cross.add_(statistics.cross))
 
 
 def _labelled_cells(
