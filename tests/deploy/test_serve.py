@@ -1,3 +1,4 @@
+import copy
 import io
 import json
 import shutil
@@ -117,6 +118,16 @@ def test_the_table_has_a_column_per_step_and_dashes_for_what_is_not_known_yet(
     assert "<th>step 0</th><th>step 1</th>" in table
     row = next(row for row in table.split("<tr") if "triangle" in row)
     assert "<td>–</td><td>" in row
+
+
+def test_a_scale_far_from_training_is_told_on_the_page(tiny_model: Model, noise: Image.Image) -> None:
+    segmenter = copy.copy(tiny_model.segmenter)
+    segmenter.architecture = segmenter.architecture.model_copy(update={"seen_side": 20})
+    viewer = ModelViewer({"mine": replace(tiny_model, segmenter=segmenter)})
+    table = viewer.area_table(viewer.predict(noise))
+    assert "This image has 80 pixels on the longer side" in table
+    assert "reduce large images to about 20 pixels before" in table
+    assert "pixels on the longer side" not in viewer.area_table(viewer.predict(noise.resize((40, 30))))
 
 
 @pytest.fixture

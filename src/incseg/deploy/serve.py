@@ -28,6 +28,7 @@ from incseg.run_folder import RunFolder, model_file
 
 LARGEST_FILE = "20mb"
 BUTTONS: list[Any] = ["download", "fullscreen"]  # gradio's third button would publish the image
+REMEDY = "to about {} pixels before"  # for an image whose things are much larger than in training
 STYLE = """
 .areas {width: 100%; border-collapse: collapse}
 .areas td, .areas th {padding: 2px 10px !important; border: none !important; text-align: right !important}
@@ -119,8 +120,14 @@ class ModelViewer:
         classes, predictions = self.classes, {}
         for name, model in self.models.items():
             common_ids = np.array([classes.index(known) for known in model.classes], np.uint8)
-            predictions[name] = Prediction(pixels, common_ids[model.predict(pixels).ids], classes, self.colours)
+            ids = model.predict_all([pixels])[0].ids
+            predictions[name] = Prediction(pixels, common_ids[ids], classes, self.colours)
         return predictions
+
+    def scale_remark(self, predictions: Predictions) -> str:
+        """A paragraph if things in the image are much larger or smaller than in training; empty if not."""
+        said = (self.models[name].far_from_training(each.image, REMEDY) for name, each in predictions.items())
+        return next((f"<p><b>This image has {html.escape(sentence)}</b></p>" for sentence in said if sentence), "")
 
     def area_table(self, predictions: Predictions) -> str:
         """An HTML table of the share that each class covers, a column per model; a dash for a class it never learnt."""
@@ -138,7 +145,8 @@ class ModelViewer:
             swatch = f"<i style='background: rgb({red} {green} {blue})'></i>"
             numbers = "".join(f"<td>{cell}</td>" for cell in cells)
             rows.append(f"<tr{faint}><td>{swatch}{html.escape(label)}</td>{numbers}</tr>")
-        return f"<table class='areas'><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+        table = f"<table class='areas'><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+        return self.scale_remark(predictions) + table
 
     def overlays(self, predictions: Predictions, shown: Sequence[str], *names: str) -> list[Image.Image | None]:
         """The image overlaid with the predictions of the named models, limited to the classes shown."""
