@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import count, product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,9 @@ from safetensors.torch import load_file
 
 from incseg.batch import View
 from incseg.config import RunConfig, to_yaml
+from incseg.engine import checkpoint
 from incseg.engine.assembly import build, launch, train
+from incseg.engine.checkpoint import Checkpoint
 from incseg.engine.first_step import first_step_identity
 from incseg.engine.journal import Journal
 from incseg.engine.rescore import rescore
@@ -362,6 +365,26 @@ def test_precision_is_part_of_a_run_and_the_machine_is_not(quick_config: MakeCon
     train(quick_config("ft", engine={"accelerator": "cpu", "log_every": 5}), tmp_path)
     with pytest.raises(InputError, match=r"engine\.precision is 32-true there and bf16-mixed here"):
         train(quick_config("ft", engine={"accelerator": "cpu", "precision": "bf16-mixed"}), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("every", "seconds_per_look", "saved"),
+    [(None, 0.0, []), (None, 100.0, [5, 10]), (3, 0.0, [3, 6, 9])],
+)
+def test_short_epochs_are_not_all_saved(
+    every: int | None,
+    seconds_per_look: float,
+    saved: list[int],
+    quick_config: MakeConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found, clock = list[int](), count()
+    monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=lambda: seconds_per_look * next(clock)))
+    monkeypatch.setattr(Checkpoint, "save", lambda self, _: found.append(self.iteration))
+    engine = {"accelerator": "cpu", "pictures": 0, "statistics": False, "checkpoint_every": every}
+    train(quick_config("ft", task="offline", engine=engine), tmp_path)
+    assert found == saved
 
 
 def test_a_finished_run_is_not_learnt_again(quick_config: MakeConfig, tmp_path: Path) -> None:

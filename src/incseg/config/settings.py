@@ -228,7 +228,7 @@ class EngineConfig(Section):
     deterministic: bool = False
     """Use deterministic algorithms only (slower on a GPU; CPU runs are deterministic anyway)."""
     checkpoint_every: int | None = Field(default=None, ge=1)
-    """Iterations between checkpoints; none: one after every epoch."""
+    """Iterations between checkpoints; none: one after every epoch, but at most one a minute."""
     log_every: int = Field(default=10, ge=1)
     """Iterations between entries in metrics.jsonl and in the loggers."""
     loggers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ("tensorboard",)

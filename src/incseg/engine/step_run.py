@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from lightning.fabric.wrappers import _FabricModule, _FabricOptimizer
 
+from incseg.engine.checkpoint import Pace
 from incseg.engine.finite import UpdateGuard
 from incseg.loading import BatchAddresses, TrainingSet
 from incseg.methods import Context
@@ -20,6 +21,7 @@ class StepRun:
     model: _FabricModule
     optimizer: _FabricOptimizer
     guard: UpdateGuard
+    pace: Pace
 
     @property
     def step(self) -> Step:

@@ -13,7 +13,7 @@ from torch import Tensor
 from incseg.batch import Batch, in_float32
 from incseg.config import RunConfig
 from incseg.curriculum.curriculum import Curriculum, Library
-from incseg.engine.checkpoint import Checkpoint, FinishedStep
+from incseg.engine.checkpoint import Checkpoint, FinishedStep, Pace
 from incseg.engine.evaluator import (
     number_scored,
     run_result,
@@ -170,7 +170,8 @@ class Trainer:
         model, optimizer = self.fabric.setup(self.student, build_optimizer(self.student, self.config.optim))
         addresses = self.data.addresses(step, images, self.config.optim.epochs)
         guard = UpdateGuard(self.student, self.config.engine.max_skipped, self._total)
-        return StepRun(context, images, addresses, model, optimizer, guard)
+        pace = Pace(addresses.per_epoch, self.config.engine.checkpoint_every)
+        return StepRun(context, images, addresses, model, optimizer, guard, pace)
 
     def _train(self, run: StepRun) -> None:
         start = self._resume(run)
@@ -245,14 +246,13 @@ class Trainer:
 
     def _record(self, run: StepRun, terms: Mapping[str, Tensor], done: int) -> None:
         """After an iteration: show the progress, and every so often write a log line and a checkpoint."""
-        engine = self.config.engine
-        logs = done == run.iterations or done % engine.log_every == 0
+        logs = done == run.iterations or done % self.config.engine.log_every == 0
         if logs:
             values = self._global_means(terms) | {"learning_rate": run.optimizer.param_groups[0]["lr"]}
             self.journal.log(run.name, done, -(-done // run.per_epoch), values)
         self.journal.advance(done)
         stops = self._must_stop(logs)
-        due = done % (engine.checkpoint_every or run.per_epoch) == 0
+        due = done % run.pace.every == 0 and self._anywhere(self.fabric.is_global_zero and run.pace.has_waited)
         if stops or (due and not run.guard.in_a_row):  # of a run that goes wrong, the last good one is kept
             self._save_checkpoint(run, done)
         if stops:
@@ -260,10 +260,12 @@ class Trainer:
 
     def _must_stop(self, logs: bool) -> bool:
         """Whether to save and stop; several processes agree only when they log, as they then wait for each other."""
-        if self.fabric.world_size == 1:
-            return bool(self.stop.reason)
-        asked = torch.tensor(float(bool(self.stop.reason)), device=self.fabric.device)
-        return logs and bool(self._total(asked).item())
+        asked = bool(self.stop.reason)
+        return asked if self.fabric.world_size == 1 else logs and self._anywhere(asked)
+
+    def _anywhere(self, here: bool) -> bool:
+        """Whether something is so in any process; they wait for each other and agree."""
+        return bool(self._total(torch.tensor(float(here), device=self.fabric.device)).item())
 
     def _global_means(self, terms: Mapping[str, Tensor]) -> dict[str, float]:
         """The loss terms of the whole batch, the same in all processes, so that all continue or all stop."""
@@ -278,6 +280,7 @@ class Trainer:
             left_out = sorted(self.left_out.training)
             Checkpoint(run.step.index, done, model, optimizer, self.method.memory(), left_out).save(self.folder)
         self.fabric.barrier()
+        run.pace.saved()
 
     def _resume(self, run: StepRun) -> int:
         """Load the checkpoint of this step, if there is one; returns the iteration to continue with."""
