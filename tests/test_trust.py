@@ -86,6 +86,9 @@ def test_who_trusts_a_file_or_names_the_code_may_use_it(tmp_path: Path) -> None:
     for other in ({"recall": {"per_class": 3}}, {"recall": {"generator": None}}):
         with pytest.raises(InputError, match=r"add --recall\.generator a:b, or --trust"):
             load_recipe(str(recipe), other)
+    recipe.write_text("protocol: shapes/4-2\nmethod: recall\nrecall: {generator: [a, b], images: p}\n")
+    with pytest.raises(InputError, match="names code to run"):
+        load_recipe(str(recipe))
 
 
 @pytest.mark.parametrize("installed", [True, False])
