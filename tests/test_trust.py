@@ -74,7 +74,15 @@ def test_a_recipe_from_anyone_runs_nothing(
     assert f"names code to run (generator: {name})" in said
     assert "--trust" in said
     assert not (trap.parent / "out").exists()
-    assert run("train", recipe, "--help") == 0, "help reads the recipe too"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_help_for_a_recipe_from_anyone_runs_nothing(way: str, trap: Path) -> None:
+    """It reads the recipe too."""
+    recipe = trap.parent / "theirs.yaml"
+    named = WAYS[way].format(name=f"{EVIL}:make")
+    recipe.write_text(f"protocol: folder/2-2/overlapped\nmethod: recall\n{named}\n")
+    assert run("train", recipe, "--help") == 0
 
 
 def test_who_trusts_a_file_or_names_the_code_may_use_it(tmp_path: Path) -> None:
