@@ -139,6 +139,8 @@ def import_modules(package: str) -> None:
         importlib.import_module(f"{package}.{module.name}")
 
 
+GENERATORS = "incseg.generators"  # the entry point group
+
 PLUGINS: list[Path] = []
 """Files that were loaded, for the commands of further processes that need them too."""
 
@@ -193,7 +195,7 @@ def installed_module(name: str) -> ModuleType:
 def installed_generators() -> dict[str, EntryPoint]:
     """The generators of pictures that installed packages offer, by name."""
     with _installed_alone():
-        return {point.name: point for point in entry_points(group="incseg.generators")}
+        return {point.name: point for point in entry_points(group=GENERATORS)}
 
 
 def module_in_file(path: Path) -> ModuleType:
