@@ -3,6 +3,7 @@
 Nothing here shares code with ``incseg.losses``; agreement is evidence.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -116,13 +117,22 @@ def class_means(features: Sequence[Vector], labels: Sequence[int], num_classes: 
     return found
 
 
-def binary_cross_entropy(pixels: Sequence[Vector], labels: Sequence[int]) -> float:
-    """iCaRL's classification loss: every class answers for itself."""
+def binary_cross_entropy(pixels: Sequence[Vector], labels: Sequence[int], classes: Sequence[int]) -> float:
+    """iCaRL's classification loss, with all classes, and DKD's, with the new ones: every class answers for itself."""
     total = 0.0
     for z, y in zip(pixels, labels, strict=True):
         if y != 255:
-            total -= sum(math.log(sigmoid(z[c]) if c == y else sigmoid(-z[c])) for c in range(len(z)))
+            total -= sum(math.log(sigmoid(z[c]) if c == y else sigmoid(-z[c])) for c in classes)
     return total / len(labels)
+
+
+def at_most_one_yes(logits: Vector) -> list[float]:
+    """Independent answers of foreground classes, given that at most one is yes: of no yes, then of each class alone."""
+    outcomes = list(itertools.product([False, True], repeat=len(logits)))
+    chance = {yes: math.prod(sigmoid(z if y else -z) for z, y in zip(logits, yes, strict=True)) for yes in outcomes}
+    possible = {yes: p for yes, p in chance.items() if sum(yes) <= 1}
+    return [possible[tuple(c == wanted for c in range(len(logits)))] / sum(possible.values())
+            for wanted in range(-1, len(logits))]  # fmt: skip
 
 
 def sigmoid(z: float) -> float:

@@ -35,9 +35,12 @@ def test_images_are_averaged_not_sampled() -> None:
 
 def test_only_a_factor_of_three_is_told() -> None:
     assert (
-        far_from_training(510, 171, "--x") == far_from_training(58, 171, "--x") == far_from_training(9, None, "") == ""
+        far_from_training(510, 171, "with {}")
+        == far_from_training(58, 171, "with {}")
+        == far_from_training(9, None, "")
+        == ""
     )
-    assert "4000 pixels" in far_from_training(4000, 171, "--longest-side")
-    assert "23.4 times larger" in far_from_training(4000, 171, "--longest-side")
-    assert far_from_training(4000, 171, "--longest-side").endswith("with --longest-side 171.")
-    assert "4.0 times smaller" in far_from_training(100, 400, "--longest-side")
+    assert "4000 pixels" in far_from_training(4000, 171, "with --longest-side {}")
+    assert "23.4 times larger" in far_from_training(4000, 171, "with --longest-side {}")
+    assert far_from_training(4000, 171, "with --longest-side {}").endswith("with --longest-side 171.")
+    assert "4.0 times smaller" in far_from_training(100, 400, "with --longest-side {}")

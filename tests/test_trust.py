@@ -27,6 +27,7 @@ from incseg.engine.evaluator import save_pictures
 from incseg.errors import InputError
 from incseg.files import read_text
 from incseg.loading.batches import ScoredImages
+from incseg.loading.generated import open_generator
 from incseg.models import Architecture
 from incseg.models.segmenter import Segmenter
 from incseg.models.storage import save_model
@@ -73,7 +74,15 @@ def test_a_recipe_from_anyone_runs_nothing(
     assert f"names code to run (generator: {name})" in said
     assert "--trust" in said
     assert not (trap.parent / "out").exists()
-    assert run("train", recipe, "--help") == 0, "help reads the recipe too"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_help_for_a_recipe_from_anyone_runs_nothing(way: str, trap: Path) -> None:
+    """It reads the recipe too."""
+    recipe = trap.parent / "theirs.yaml"
+    named = WAYS[way].format(name=f"{EVIL}:make")
+    recipe.write_text(f"protocol: folder/2-2/overlapped\nmethod: recall\n{named}\n")
+    assert run("train", recipe, "--help") == 0
 
 
 def test_who_trusts_a_file_or_names_the_code_may_use_it(tmp_path: Path) -> None:
@@ -85,6 +94,40 @@ def test_who_trusts_a_file_or_names_the_code_may_use_it(tmp_path: Path) -> None:
     for other in ({"recall": {"per_class": 3}}, {"recall": {"generator": None}}):
         with pytest.raises(InputError, match=r"add --recall\.generator a:b, or --trust"):
             load_recipe(str(recipe), other)
+    recipe.write_text("protocol: shapes/4-2\nmethod: recall\nrecall: {generator: [a, b], images: p}\n")
+    with pytest.raises(InputError, match="names code to run"):
+        load_recipe(str(recipe))
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_recipe_may_name_what_an_installed_package_offers_as_a_generator(
+    installed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not what only lies in the working folder, though Python may look for modules there."""
+    package, working = tmp_path / "site", tmp_path / "working"
+    (package / "sketches-1.0.dist-info").mkdir(parents=True)
+    (package / "sketches-1.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: sketches\nVersion: 1.0\n"
+    )
+    (package / "sketches-1.0.dist-info" / "entry_points.txt").write_text(
+        "[incseg.generators]\nsketch = sketches:make\n"
+    )
+    (package / "sketches.py").write_text("def make(name):\n    return [name]\n")
+    working.mkdir()
+    monkeypatch.chdir(working if installed else package)
+    monkeypatch.syspath_prepend(str(package))
+    recipe = tmp_path / "theirs.yaml"
+    recipe.write_text("protocol: shapes/4-2\nmethod: recall\nrecall: {generator: sketch, images: p}\n")
+    if installed:
+        assert load_recipe(str(recipe)).settings["recall"]["generator"] == "sketch"
+        assert list(open_generator("sketch").make("cat")) == ["cat"]
+        with pytest.raises(InputError, match=r"'sketchy' cannot be found .*: write sketch, package\.module:function"):
+            open_generator("sketchy")
+    else:
+        with pytest.raises(InputError, match=r"names code to run \(generator: sketch\)"):
+            load_recipe(str(recipe))
+        with pytest.raises(InputError, match="'sketch' cannot be found"):
+            open_generator("sketch")
 
 
 def test_a_recipe_elsewhere_is_not_taken_for_a_published_one(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def extend(
         data: a folder with ``images/``, ``masks/`` and ``classes.txt`` of the new classes only.
         out: the folder of the run, which can be loaded as a model; a ``MODEL_CARD.md`` in it describes the result.
         method: a method or a sum of methods; see ``incseg list methods``. None: in closed form if the model carries
-            statistics of its training images, else trained with ``mib+ucd``.
+            statistics of its training images, else trained with ``mib+ucd`` (with ``ucd`` if its head is sigmoid).
         validation: a folder of the same layout on which to measure old or new classes, matched by name.
         seed: every random choice follows from it.
         settings: any others, as in ``{"optim": {"epochs": 20}}``; see ``incseg list settings``.

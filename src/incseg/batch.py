@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,6 +11,9 @@ from incseg.protocol import Step
 from incseg.upsampling import CoarseLogits, Scores, full_size, interpolate
 
 Derived = TypeVar("Derived")
+
+ScoreKind = Literal["softmax", "sigmoid", "closed-form"]
+"""What a head's scores mean: logits of classes that compete, one yes-or-no per class, or solved in closed form."""
 
 
 class Batch(NamedTuple):
@@ -50,6 +53,7 @@ class Outputs(NamedTuple):
         align_corners: how this network's logits are brought to the size of the image.
         raw_stages: the stages before their last activation, or as they are where they do not end in one; empty unless
             a part says ``needs_raw_stages``.
+        head: what the logits mean. The probabilities of every trained head are their softmax.
     """
 
     logits: Tensor
@@ -57,6 +61,7 @@ class Outputs(NamedTuple):
     stages: Sequence[Tensor]
     align_corners: bool = False
     raw_stages: Sequence[Tensor] = ()
+    head: ScoreKind = "softmax"
 
     def scores_for(self, image: Tensor) -> CoarseLogits:
         """The logits, meant for the size of an image or label map (…, H, W)."""

@@ -144,7 +144,7 @@ def sync(path: Path) -> None:
             sync(inside)
         sync_folder(path)
         return
-    with path.open("rb") as file:
+    with path.open("r+b" if os.name == "nt" else "rb") as file:  # Windows syncs only what may be written
         os.fsync(file.fileno())
         if os.fstat(file.fileno()).st_mode & 0o777 == 0o600:  # as libraries make them that write a temporary file
             path.chmod(0o666 & ~UMASK)

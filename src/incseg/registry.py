@@ -5,6 +5,8 @@ A method or a dataset registers itself by its decorator, when its module is impo
 - every module of ``incseg.methods`` and ``incseg.datasets``;
 - those that installed packages name as entry points of the groups ``incseg.methods`` and ``incseg.datasets``;
 - files given to :func:`load_plugin`, which is what ``--plugin my_file.py`` does.
+
+Generators of pictures come from installed packages alone, as entry points of the group ``incseg.generators``.
 """
 
 import ast
@@ -13,7 +15,8 @@ import importlib.util
 import inspect
 import pkgutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -136,6 +139,8 @@ def import_modules(package: str) -> None:
         importlib.import_module(f"{package}.{module.name}")
 
 
+GENERATORS = "incseg.generators"  # the entry point group
+
 PLUGINS: list[Path] = []
 """Files that were loaded, for the commands of further processes that need them too."""
 
@@ -169,15 +174,28 @@ def load_plugin(path: Path) -> None:
         PLUGINS.append(path)
 
 
-def installed_module(name: str) -> ModuleType:
-    """Import an installed module by its name; one that only lies in the working folder is not."""
+@contextmanager
+def _installed_alone() -> Iterator[None]:
+    """Inside, what only lies in the working folder is not found."""
     here, path = Path.cwd().resolve(), sys.path[:]
     try:
         sys.path[:] = [place for place in path if place and Path(place).resolve() != here]
         importlib.invalidate_caches()
-        return importlib.import_module(name)
+        yield
     finally:
         sys.path[:] = path
+
+
+def installed_module(name: str) -> ModuleType:
+    """Import an installed module by its name; one that only lies in the working folder is not."""
+    with _installed_alone():
+        return importlib.import_module(name)
+
+
+def installed_generators() -> dict[str, EntryPoint]:
+    """The generators of pictures that installed packages offer, by name."""
+    with _installed_alone():
+        return {point.name: point for point in entry_points(group=GENERATORS)}
 
 
 def module_in_file(path: Path) -> ModuleType:

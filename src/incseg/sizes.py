@@ -44,18 +44,18 @@ def resize_nearest(values: Tensor, size: Size) -> Tensor:
     return values.flatten(-2).index_select(-1, positions).view(*values.shape[:-2], *size)
 
 
-def far_from_training(side: int, seen_side: int | None, option: str) -> str:
+def far_from_training(side: int, seen_side: int | None, remedy: str) -> str:
     """What to say of images whose longer side is ``side``; empty unless they are far from those of training.
 
     Args:
         side: in pixels, as the network is to see it.
         seen_side: of a typical training image as the network saw it in its crops; None: not known.
-        option: of the command line, that reduces images.
+        remedy: what reduces images, with {} for the side of training.
     """
     if seen_side is None or seen_side / FAR < side < seen_side * FAR:
         return ""
     factor = max(side, seen_side) / min(side, seen_side)
-    larger, advice = side > seen_side, f"reduce large images with {option} {seen_side}"
+    larger, advice = side > seen_side, f"reduce large images {remedy.format(seen_side)}"
     return (
         f"{side} pixels on the longer side, and the training crops showed whole images at about {seen_side}: things "
         f"are {factor:.1f} times {'larger' if larger else 'smaller'} than in training and may not be recognised; "

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from command_line import run
-from conftest import SMALL, coloured_patches, solved
+from conftest import CLASSES, SMALL, coloured_patches, decided, solved
 from incseg.deploy import export as exporting
 from incseg.deploy.export import export
 from incseg.deploy.model import Model
@@ -16,6 +16,7 @@ from incseg.errors import IncompleteError
 from incseg.models import Architecture, Segmenter
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="the extra incseg[export] is not installed")
+SIGMOID = SMALL.model_copy(update={"head": "sigmoid"})
 
 
 def test_onnx_of_any_size_and_batch_with_the_class_names_inside(tiny_model: Model, tmp_path: Path) -> None:
@@ -78,6 +79,21 @@ def test_a_head_solved_in_closed_form(decoder: str, kind: exporting.Format, stri
         assert len(np.unique(classes)) > 1
 
 
+def test_a_sigmoid_head(tmp_path: Path) -> None:
+    """The score of background, which has no weights, is part of the file."""
+    torch.manual_seed(0)
+    segmenter = decided(Segmenter(SIGMOID, [3, 2]))
+    export(Model(segmenter, CLASSES), tmp_path / "model.onnx")
+    images = coloured_patches(1, 3, 70, 45)
+    logits, classes = onnxruntime.InferenceSession(tmp_path / "model.onnx").run(None, {"images": images.numpy()})
+    expected = segmenter.segment(images)
+    assert logits.shape == (1, 5, 70, 45)
+    assert not logits[:, 0].any()
+    assert np.allclose(logits, expected, atol=1e-3)
+    assert ((classes == 0) == (expected[:, 1:].amax(dim=1) <= 0).numpy()).mean() > 0.999
+    assert 0 < (classes == 0).mean() < 1
+
+
 def test_a_file_with_other_outputs_is_not_kept(
     tiny_model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,8 +109,8 @@ def test_a_file_with_other_outputs_is_not_kept(
     assert not list(tmp_path.iterdir())
 
 
-def test_the_model_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    segmenter = Segmenter(SMALL, [3]).double().train()
+def test_the_model_stays_as_it_was_also_with_a_sigmoid_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    segmenter = Segmenter(SIGMOID, [3]).double().train()
     segmenter.decoder.eval()
     moved: list[object] = []
 
@@ -110,7 +126,7 @@ def test_the_model_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return modes, {name: (value.data_ptr(), value.device, value.dtype) for name, value in tensors.items()}
 
     before = state()
-    export(Model(segmenter, ("background", "cat", "dog")), tmp_path / "model.pt2")
+    assert export(Model(segmenter, ("background", "cat", "dog")), tmp_path / "model.pt2") < 1e-3
     assert state() == before
     assert all(network is not segmenter for network in moved)
 

@@ -1,3 +1,6 @@
+import copy
+import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -101,3 +104,18 @@ def test_probabilities_of_large_images_come_from_tiles(name: str, request: pytes
     assert (abs(tiled.probabilities - expected) < 0.1).mean() > 0.9  # tiles lack the context behind their edges
     np.testing.assert_array_equal(tiled.confidence, tiled.probabilities.max(axis=0))
     np.testing.assert_allclose(tiled.probabilities.astype(float).sum(axis=0), 1, atol=2e-3)
+
+
+def test_the_first_image_of_another_scale_comes_with_a_warning(tiny_model: Model) -> None:
+    segmenter = copy.copy(tiny_model.segmenter)
+    segmenter.architecture = segmenter.architecture.model_copy(update={"seen_side": 40})
+    model = replace(tiny_model, segmenter=segmenter)
+    small, large = np.zeros((32, 60, 3), np.uint8), np.zeros((32, 160, 3), np.uint8)
+    with warnings.catch_warnings(action="error"):
+        model.predict(small)
+        model.limited_to(40).predict(large)
+    with pytest.warns(UserWarning, match=r"160 pixels .* reduce large images with model\.limited_to\(40\)") as caught:
+        model.predict(large)
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings(action="error"):
+        model.predict(large)

@@ -1,5 +1,7 @@
+import copy
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +116,18 @@ def test_folders_that_do_not_fit_are_refused(tiny_model: Model, tmp_path: Path) 
         score_folder(tiny_model, data, Console())
     with pytest.raises(InputError, match="nowhere is not a folder"):
         score_folder(tiny_model, tmp_path / "nowhere", Console())
+
+
+def test_a_scale_far_from_training_is_told(
+    tiny_model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    segmenter = copy.copy(tiny_model.segmenter)
+    data = write_labels(tmp_path / "data", tiny_model, ["background", "disc"])
+    for seen, told in ((1, 1), (None, 0)):
+        segmenter.architecture = segmenter.architecture.model_copy(update={"seen_side": seen})
+        score_folder(replace(tiny_model, segmenter=segmenter), data, Console())
+        said = " ".join(capsys.readouterr().out.split())
+        assert said.count("data have ") == said.count("reduce large images to about 1 pixels before") == told
 
 
 def test_any_model_is_scored_from_the_command_line(

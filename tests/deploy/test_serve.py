@@ -1,3 +1,4 @@
+import copy
 import io
 import json
 import shutil
@@ -18,8 +19,11 @@ from PIL import Image
 
 from command_line import run
 from incseg.deploy import serve as serving
+from incseg.deploy import served_page
 from incseg.deploy.model import Model
-from incseg.deploy.serve import ModelViewer, build_app, serve
+from incseg.deploy.serve import serve
+from incseg.deploy.served_page import build_app
+from incseg.deploy.viewer import ModelViewer
 from incseg.deploy.visitors import Visitors
 from incseg.engine.checkpoint import FinishedStep
 from incseg.errors import InputError
@@ -119,6 +123,16 @@ def test_the_table_has_a_column_per_step_and_dashes_for_what_is_not_known_yet(
     assert "<td>–</td><td>" in row
 
 
+def test_a_scale_far_from_training_is_told_on_the_page(tiny_model: Model, noise: Image.Image) -> None:
+    segmenter = copy.copy(tiny_model.segmenter)
+    segmenter.architecture = segmenter.architecture.model_copy(update={"seen_side": 20})
+    viewer = ModelViewer({"mine": replace(tiny_model, segmenter=segmenter)})
+    table = viewer.area_table(viewer.predict(noise))
+    assert "This image has 80 pixels on the longer side" in table
+    assert "reduce large images to about 20 pixels before" in table
+    assert "pixels on the longer side" not in viewer.area_table(viewer.predict(noise.resize((40, 30))))
+
+
 @pytest.fixture
 def page(tiny_run: Path) -> Iterator[Any]:
     app = serve([tiny_run], "127.0.0.1", None, "cpu", block=False)
@@ -208,7 +222,7 @@ def test_bad_requests_get_one_sentence(
     assert "name at least one model" in capsys.readouterr().err
     assert run("serve", tmp_path / "nowhere") == 2
     assert "there is no model" in capsys.readouterr().err
-    monkeypatch.setattr(serving, "find_spec", lambda _: None)
+    monkeypatch.setattr(served_page, "find_spec", lambda _: None)
     with pytest.raises(InputError, match=r"pip install 'incseg\[serve\]'"):
         build_app(ModelViewer({}), Visitors())
 
@@ -259,6 +273,36 @@ def test_fifty_clients_at_once_get_an_answer_or_a_refusal_and_leave_nothing(page
     assert [path for path in page.visitors.folder.rglob("*") if path.is_file()] == []
     page.visitors.close()
     assert not page.visitors.folder.exists()
+
+
+def uploads(page: Any) -> list[Path]:
+    return [path for path in page.visitors.folder.rglob("*.png") if path.is_file()]
+
+
+@needs_gradio
+def test_an_upload_is_gone_when_its_answer_is_given(page: Any, noise: Image.Image) -> None:
+    noise.save(buffer := io.BytesIO(), "PNG")
+    assert "disc" in ask(page.local_url, buffer.getvalue())
+    assert uploads(page) == []
+    page.visitors.per_minute = 1
+    assert "at most 1 images a minute" in ask(page.local_url, buffer.getvalue())
+    assert "is not an image" in ask(page.local_url, b"not an image")
+    assert uploads(page) == []
+
+
+@needs_gradio
+def test_an_upload_that_does_not_end_is_cut_off(page: Any) -> None:
+    page.visitors.uploading = 0.2
+    port = int(page.local_url.rstrip("/").rsplit(":", 1)[1])
+    header = (
+        f"POST /gradio_api/upload HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 100000\r\n"
+        "Content-Type: multipart/form-data; boundary=x\r\n\r\n--x\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+        client.sendall(header.encode())
+        answer = b"".join(iter(lambda: client.recv(4096), b""))  # until the server closes the connection
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert b"took too long" in answer
 
 
 @needs_gradio

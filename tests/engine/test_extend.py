@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 import incseg
 from command_line import run
+from conftest import CLASSES, SMALL, decided
 from incseg.config import DataConfig
 from incseg.curriculum import Extension, build_curriculum
 from incseg.datasets import open_source
@@ -22,7 +23,7 @@ from incseg.engine.extend import before_and_after, choose_settings
 from incseg.engine.training_iteration import Iterations
 from incseg.errors import InputError
 from incseg.loading import stack
-from incseg.models import Architecture
+from incseg.models import Architecture, Segmenter
 from incseg.models.storage import describe_model
 from incseg.protocol import Protocol
 from incseg.results import Run
@@ -246,7 +247,7 @@ def test_a_folder_begun_with_another_model_and_unknown_validation_classes(
     assert run("extend", tiny_run, "--data", new, "--out", tmp_path / "out", *DOTTED) == 0
     first = open_model(tiny_run)
     with torch.no_grad():
-        first.segmenter.softmax_head.heads[0].bias.add_(1)  # type: ignore[operator]
+        first.segmenter.trained_head.heads[0].bias.add_(1)  # type: ignore[operator]
     first.save(tmp_path / "changed.safetensors")
     arguments: list[str | Path] = ["--data", new, "--out", tmp_path / "out", *DOTTED]
     assert run("extend", tmp_path / "changed.safetensors", *arguments) == 2
@@ -314,6 +315,20 @@ def test_without_statistics_it_trains_and_says_what_would_be_faster(
     assert "'incseg statistics MODEL --data DIR'" in shown
     assert run("extend", tiny_run, "--data", new, "--out", tmp_path / "other", "--method", "analytic") == 2
     assert "this model has none: gather them with 'incseg statistics" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_model_with_a_sigmoid_head_is_trained_by_a_method_that_can(
+    folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    segmenter = decided(Segmenter(SMALL.model_copy(update={"head": "sigmoid"}), [3, 2]))
+    given, new = Model(segmenter, CLASSES).save(tmp_path / "given.safetensors"), folder("new", "ring")
+    assert run("extend", given, "--data", new, "--out", tmp_path / "out", *DOTTED) == 0
+    assert "so it is trained (ucd)" in capsys.readouterr().out
+    assert open_model(tmp_path / "out").segmenter.classifier.kind == "sigmoid"
+    assert open_model(tmp_path / "out").segmenter.classifier.head_sizes == [3, 2, 1]
+    assert run("extend", given, "--data", new, "--method", "plop", "--out", tmp_path / "other", *DOTTED) == 2
+    assert "'plop' needs a softmax head, and this network has a sigmoid head" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
 
 

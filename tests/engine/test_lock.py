@@ -2,10 +2,13 @@ import errno
 import fcntl
 import os
 import socket
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from incseg.engine import lock
 from incseg.engine.lock import only_writer
 from incseg.errors import InputError
 from incseg.run_folder import RunFolder
@@ -67,3 +70,45 @@ def test_without_locks_the_run_goes_on_and_says_so(tmp_path: Path, monkeypatch: 
         assert said == [
             f"{tmp_path} cannot be locked (No locks available): see to it that no other process writes there."
         ]
+
+
+@pytest.fixture
+def on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No fcntl; msvcrt locks bytes from where a file is read on; and no open file can be removed."""
+    unlink = Path.unlink
+
+    def locking(descriptor: int, mode: int, length: int) -> None:
+        position = os.lseek(descriptor, 0, os.SEEK_CUR)
+        assert (mode, length) == (2, 1)
+        assert position > os.fstat(descriptor).st_size, "what is locked cannot be read"
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, length, position)
+
+    def unlink_closed(path: Path, missing_ok: bool = False) -> None:
+        if path.exists() and any(_is_open(path)):
+            raise PermissionError(errno.EACCES, "used by another process")
+        unlink(path, missing_ok)
+
+    monkeypatch.setitem(sys.modules, "msvcrt", SimpleNamespace(locking=locking, LK_NBLCK=2))
+    monkeypatch.setattr(lock, "find_spec", lambda _: None)
+    monkeypatch.setattr(Path, "unlink", unlink_closed)
+
+
+def _is_open(path: Path) -> list[bool]:
+    found = []
+    for number in Path("/proc/self/fd").iterdir():
+        try:
+            found.append(os.path.samestat(os.fstat(int(number.name)), path.stat()))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what is open is read from /proc")
+@pytest.mark.usefixtures("on_windows")
+def test_the_lock_of_windows(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    with only_writer(folder, print):
+        folder.config.touch()
+        assert f"is being written by process {os.getpid()} on " in answer_of_another_process(folder)
+    assert list(folder.path.iterdir()) == [folder.config]
+    assert answer_of_another_process(folder) == "done"

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +14,12 @@ from safetensors.torch import load_file
 
 from command_line import run
 from incseg.config import RunConfig
+from incseg.engine import signals
 from incseg.engine.assembly import train
 from incseg.engine.journal import Journal
 from incseg.engine.signals import StopRequests, run_child
 from incseg.errors import Stopped, TrainingError
+from incseg.loading.loaders import _leave_signals_to_the_parent
 from incseg.methods import Method
 
 MakeConfig = Callable[..., RunConfig]
@@ -125,3 +128,35 @@ def test_too_many_in_a_row_stop_the_run_with_the_last_good_checkpoint(
     with pytest.raises(TrainingError, match=r"no longer finite at step 0, iteration 5 .* 3 updates in a row"):
         train(quick_config("ft", engine=engine), tmp_path)
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["iteration"] == 2
+
+
+def test_without_the_signals_of_unix_the_time_limit_and_a_request_still_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows: no SIGUSR1, no SIGALRM, no timer of the system."""
+    monkeypatch.delattr(signal, "setitimer")
+    members = {"SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT}
+    monkeypatch.setattr(signals, "known_signals", lambda *names: [members[name] for name in names if name in members])
+    with pytest.raises(Stopped, match=r"SIGTERM"), StopRequests().heard(max_time=100):
+        os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(Stopped, match=r"the end of --engine\.max-time"), StopRequests().heard(max_time=0.001):
+        for _ in range(10**9):
+            pass
+
+
+def test_workers_leave_the_signals_that_there_are_to_their_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    ignored = list[int]()
+    monkeypatch.setattr(signal, "signal", lambda number, _: ignored.append(number))
+    monkeypatch.delattr(signal, "SIGUSR1")
+    _leave_signals_to_the_parent(0)
+    assert ignored == [signal.SIGTERM, signal.SIGINT]
+
+
+def test_lock_and_signals_can_be_imported_where_those_of_unix_are_missing() -> None:
+    program = (
+        "import enum, signal, sys; sys.modules['fcntl'] = None\n"
+        "for name in ('SIGUSR1', 'SIGALRM', 'setitimer', 'ITIMER_REAL', 'pause'): delattr(signal, name)\n"
+        "signal.Signals = enum.IntEnum('Signals', {'SIGTERM': 15, 'SIGINT': 2})\n"
+        "import incseg.engine.signals as signals, incseg.engine.lock\n"
+        "assert signals.known_signals(*signals.REASONS) == [15]"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import count, product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,9 @@ from safetensors.torch import load_file
 from incseg import losses
 from incseg.batch import View
 from incseg.config import RunConfig, to_yaml
+from incseg.engine import checkpoint
 from incseg.engine.assembly import build, launch, train
+from incseg.engine.checkpoint import Checkpoint
 from incseg.engine.first_step import first_step_identity
 from incseg.engine.journal import Journal
 from incseg.engine.rescore import rescore
@@ -212,6 +215,27 @@ def test_a_shared_step_0_gets_the_head_of_this_runs_settings(
     assert not (tmp_path / "mib").exists()
 
 
+def test_a_sigmoid_head_is_trained_grown_and_left_for_a_solved_one(quick_config: MakeConfig, tmp_path: Path) -> None:
+    base = quick_config().model.model_dump()
+    sigmoid = {**base, "head": "sigmoid"}
+    train(quick_config("ucd", model=sigmoid), tmp_path / "trained")
+    train(quick_config("analytic", model=sigmoid), tmp_path / "solved", first_step=tmp_path / "trained")
+    heads = {name: load_model(RunFolder(tmp_path / name).model(1))[0].classifier for name in ("trained", "solved")}
+    assert {name: (head.kind, head.head_sizes) for name, head in heads.items()} == {
+        "trained": ("sigmoid", [3, 2]),
+        "solved": ("closed-form", [3, 2]),
+    }
+    read = read_json(tmp_path / "trained" / "result.json")
+    assert rescore(tmp_path / "trained")["steps"][-1]["iou"] == read["steps"][-1]["iou"]
+    for method, head, refusal in (
+        ("mib", sigmoid, r"'mib' needs a softmax head, .* use analytic, .* ucd, or sums of these"),
+        ("analytic", base, r"step 0 of .* cannot be shared: model\.head is sigmoid there and softmax here"),
+    ):
+        with pytest.raises(InputError, match=refusal):
+            train(quick_config(method, model=head), tmp_path / "refused", first_step=tmp_path / "trained")
+    assert not (tmp_path / "refused").exists()
+
+
 def statistics_in(run: Path, step: int) -> set[str]:
     names = load_file(run / f"step-{step}" / "memory.safetensors")
     return {name.removeprefix("ClosedForm.") for name in names if name.startswith("ClosedForm.")}
@@ -287,7 +311,7 @@ class Watcher(Part):
         context.student.encoder.requires_grad_(context.step.index != 1)
 
     def observe(self, view: View, student: Segmenter) -> None:  # noqa: ARG002
-        gradient = student.softmax_head.heads[0].get_parameter("weight").grad
+        gradient = student.trained_head.heads[0].get_parameter("weight").grad
         assert gradient is not None
         self.memory["seen"] = self.memory.get("seen", torch.zeros(())) + gradient.abs().sum()
 
@@ -344,6 +368,26 @@ def test_precision_is_part_of_a_run_and_the_machine_is_not(quick_config: MakeCon
     train(quick_config("ft", engine={"accelerator": "cpu", "log_every": 5}), tmp_path)
     with pytest.raises(InputError, match=r"engine\.precision is 32-true there and bf16-mixed here"):
         train(quick_config("ft", engine={"accelerator": "cpu", "precision": "bf16-mixed"}), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("every", "seconds_per_look", "saved"),
+    [(None, 0.0, []), (None, 100.0, [5, 10]), (3, 0.0, [3, 6, 9])],
+)
+def test_short_epochs_are_not_all_saved(
+    every: int | None,
+    seconds_per_look: float,
+    saved: list[int],
+    quick_config: MakeConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found, clock = list[int](), count()
+    monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=lambda: seconds_per_look * next(clock)))
+    monkeypatch.setattr(Checkpoint, "save", lambda self, _: found.append(self.iteration))
+    engine = {"accelerator": "cpu", "pictures": 0, "statistics": False, "checkpoint_every": every}
+    train(quick_config("ft", task="offline", engine=engine), tmp_path)
+    assert found == saved
 
 
 def test_a_finished_run_is_not_learnt_again(quick_config: MakeConfig, tmp_path: Path) -> None:

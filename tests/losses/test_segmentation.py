@@ -31,13 +31,17 @@ def test_cross_entropy_equals_its_definition() -> None:
     )
 
 
-def test_binary_cross_entropy_equals_its_definition() -> None:
+@pytest.mark.parametrize("classes", [None, (1, 2, 3, 4), (3, 4), ()])
+def test_binary_cross_entropy_equals_its_definition(classes: tuple[int, ...] | None) -> None:
     logits, labels = example()
-    expected = reference.binary_cross_entropy(pixels(logits), labels.flatten().tolist())
-    assert float(binary_cross_entropy(logits, labels)) == pytest.approx(expected, rel=1e-12)
-    assert float(binary_cross_entropy(logits, torch.full_like(labels, 255))) == 0
+    asked = range(5) if classes is None else classes
+    expected = reference.binary_cross_entropy(pixels(logits), labels.flatten().tolist(), asked)
+    assert float(binary_cross_entropy(logits, labels, classes)) == pytest.approx(expected, rel=1e-12)
+    assert float(binary_cross_entropy(logits, torch.full_like(labels, 255), classes)) == 0
     logits.requires_grad_()
-    assert torch.autograd.gradcheck(lambda z: binary_cross_entropy(z, labels), logits)
+    assert torch.autograd.gradcheck(lambda z: binary_cross_entropy(z, labels, classes), logits)
+    gradient = torch.autograd.grad(binary_cross_entropy(logits, labels, classes), logits)[0]
+    assert gradient.abs().sum(dim=(0, 2, 3)).nonzero().flatten().tolist() == list(asked)  # other classes stay free
 
 
 @pytest.mark.parametrize("power", [0.0, 0.5, 1.0])

@@ -209,7 +209,7 @@ def test_the_first_head_is_frozen_after_step_0_or_from_the_start(
     for step in (FIRST, SECOND):
         student.requires_grad_(True)
         method.begin(context(step, student, teacher))
-        trained = [head.weight.requires_grad for head in student.softmax_head.heads]
+        trained = [head.weight.requires_grad for head in student.trained_head.heads]
         assert trained == [step.index not in frozen_at, True][: step.index + 1]
         teacher = copy.deepcopy(student)
-        student.softmax_head.grow(2)
+        student.trained_head.grow(2)

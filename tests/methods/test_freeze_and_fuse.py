@@ -18,7 +18,7 @@ def pair() -> tuple[Segmenter, Segmenter]:
     torch.manual_seed(0)
     student = Segmenter(Architecture(encoder="test_resnet", decoder_options={"decoder_channels": 8}), [3])
     teacher = copy.deepcopy(student).eval().requires_grad_(False)
-    student.softmax_head.grow(2)
+    student.trained_head.grow(2)
     return student, teacher
 
 

@@ -101,7 +101,7 @@ def test_importance_and_penalty_follow_their_definition(
 
     teacher = student_of([3])
     teacher.load_state_dict(student.state_dict())
-    student.softmax_head.grow(2)
+    student.trained_head.grow(2)
     part.begin(context(SECOND, student, teacher, batches=list))
     torch.testing.assert_close(part.memory[f"importance/{NAME}"], definition(gradients, places))
     assert part.penalty(student).item() == 0, "nothing has moved yet"

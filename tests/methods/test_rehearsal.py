@@ -54,7 +54,7 @@ def test_memory_is_bounded_balanced_and_holds_the_labels_of_its_time(quick_confi
     assert part.memory["channels"].bincount().tolist() == [0, 2, 2, 2]
 
     last = trainer.curriculum.steps[2]
-    trainer.student.softmax_head.grow(1)  # as after step 1
+    trainer.student.trained_head.grow(1)  # as after step 1
     run = trainer.prepare(last)
     replay = run.images.replay
     assert replay is not None

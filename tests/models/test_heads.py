@@ -2,12 +2,16 @@ import pytest
 import torch
 from torch import nn
 
+import reference
 from incseg.models.closed_form import ClosedFormHead, FeatureLayout
-from incseg.models.heads import Head, SoftmaxHead
+from incseg.models.heads import Head, SigmoidHead, SoftmaxHead, TrainedHead
+
+TRAINED = [SoftmaxHead, SigmoidHead]
 
 
-def test_it_grows_by_one_head_per_step_and_keeps_what_was_there() -> None:
-    classifier = SoftmaxHead(8, [4])
+@pytest.mark.parametrize("kind", TRAINED)
+def test_it_grows_by_one_head_per_step_and_keeps_what_was_there(kind: type[TrainedHead]) -> None:
+    classifier = kind(8, [4])
     embedding = torch.randn(2, 8, 3, 3)
     before = classifier(embedding)
     classifier.grow(2)
@@ -15,6 +19,25 @@ def test_it_grows_by_one_head_per_step_and_keeps_what_was_there() -> None:
     assert classifier.head_sizes == [4, 2, 1]
     assert classifier(embedding).shape == (2, 7, 3, 3)
     assert torch.equal(classifier(embedding)[:, :4], before)
+
+
+def test_the_class_of_a_sigmoid_head_is_the_surest_yes_and_background_where_none_says_yes() -> None:
+    torch.manual_seed(0)
+    classifier, embedding = SigmoidHead(8, [3, 2]), 3 * torch.randn(4, 8, 5, 5)
+    scores = classifier(embedding)
+    answers = torch.cat([head(embedding) for head in classifier.heads], dim=1).sigmoid()
+    surest, chosen = answers.max(dim=1)
+    assert torch.equal(scores.argmax(dim=1), torch.where(surest > 0.5, chosen + 1, 0))
+    assert set(scores.argmax(dim=1).unique().tolist()) == {0, 1, 2, 3, 4}
+    assert not scores[:, 0].any()
+    assert sum(parameter.numel() for parameter in classifier.parameters()) == 4 * (8 + 1)  # none for background
+
+
+def test_probabilities_of_a_sigmoid_head_are_those_of_at_most_one_yes() -> None:
+    logits = [-2.0, 0.5, 1.5, 0.0]
+    scores = torch.tensor([0.0, *logits], dtype=torch.float64)[None, :, None, None]
+    found = SigmoidHead(8, [3, 2]).probabilities(scores).flatten()
+    assert found.tolist() == pytest.approx(reference.at_most_one_yes(logits), rel=1e-12)
 
 
 def test_balanced_initialisation_shares_background_and_leaves_old_classes_alone() -> None:
@@ -59,8 +82,9 @@ def test_new_heads_are_initialised_as_pytorch_does() -> None:
     assert torch.equal(classifier.get_parameter("heads.0.bias"), expected.bias)
 
 
-def test_logits_are_in_float32_under_mixed_precision() -> None:
-    classifier, embedding = SoftmaxHead(64, [3]), torch.randn(2, 64, 5, 5)
+@pytest.mark.parametrize("kind", TRAINED)
+def test_logits_are_in_float32_under_mixed_precision(kind: type[TrainedHead]) -> None:
+    classifier, embedding = kind(64, [3]), torch.randn(2, 64, 5, 5)
     expected = classifier(embedding.bfloat16().float())
     with torch.autocast("cpu", torch.bfloat16):
         logits = classifier(embedding.bfloat16())
@@ -71,7 +95,7 @@ def test_logits_are_in_float32_under_mixed_precision() -> None:
 SOLVED = ClosedFormHead(FeatureLayout(channels=(8,), strides=(16,), width=5), [2, 1])
 
 
-@pytest.mark.parametrize("head", [SoftmaxHead(8, [2, 1]), SOLVED])
+@pytest.mark.parametrize("head", [SoftmaxHead(8, [2, 1]), SigmoidHead(8, [2, 1]), SOLVED])
 def test_probabilities_sum_to_one_and_keep_the_order_of_the_scores(head: Head) -> None:
     scores = torch.tensor([[0.9, 0.2, -0.3], [0.1, 0.3, 0.2]])[:, :, None, None].expand(2, 3, 4, 5)
     probabilities = head.probabilities(scores)

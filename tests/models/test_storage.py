@@ -1,30 +1,33 @@
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from incseg.config import ModelConfig
+from incseg.config import HeadKind, ModelConfig
 from incseg.errors import InputError
 from incseg.models import Architecture, Segmenter
 from incseg.models.storage import TrainedModel, describe_model, load_model, save_model
 from incseg.models.tensor_file import read_tensors, write_tensors
 
 
-def test_a_model_comes_back_with_its_heads_and_class_names(tmp_path: Path) -> None:
+@pytest.mark.parametrize("head", get_args(HeadKind))
+def test_a_model_comes_back_with_its_heads_and_class_names(head: HeadKind, tmp_path: Path) -> None:
     architecture = Architecture(
-        encoder="test_resnet", decoder="deeplabv3plus", decoder_options={"decoder_channels": 16}
+        encoder="test_resnet", decoder="deeplabv3plus", decoder_options={"decoder_channels": 16}, head=head
     )
     segmenter = Segmenter(architecture, [3]).eval()
-    segmenter.softmax_head.grow(2)
+    segmenter.trained_head.grow(2)
     classes = ("background", "cat", "dog", "<cow>", "hén")
     save_model(segmenter, classes, tmp_path / "step-1" / "model.safetensors")
     loaded, names = load_model(tmp_path / "step-1" / "model.safetensors")
     images = torch.randint(0, 256, (1, 3, 40, 40), dtype=torch.uint8)
     assert names == classes
     assert loaded.classifier.head_sizes == [3, 2]
+    assert loaded.classifier.kind == head
+    assert f"{head} head" in repr(TrainedModel(loaded, names))
     assert not loaded.training
     assert torch.equal(segmenter.segment(images), loaded.segment(images))
 
@@ -49,7 +52,7 @@ def test_a_file_of_an_earlier_version_loads(tmp_path: Path) -> None:
                     "decoder_options": {"decoder_channels": 16}, "library": "smp", "classifier_kernel": 3,
                     "align_corners": True}  # fmt: skip
     segmenter = Segmenter(Architecture.model_validate(architecture), [2, 1])
-    assert segmenter.architecture.model_dump(mode="json", exclude_none=True) == architecture
+    assert segmenter.architecture.model_dump(mode="json", exclude_none=True) == architecture | {"head": "softmax"}
     description = {"architecture": architecture, "head_sizes": [2, 1], "classes": ["background", "cat", "dog"]}
     state = {name: tensor.contiguous() for name, tensor in segmenter.state_dict().items()}
     save_file(state, tmp_path / "old.safetensors", metadata={"incseg": json.dumps(description)})

@@ -87,19 +87,19 @@ def _pace(config: RunConfig, fabric: Fabric) -> Pace:
         check_repeats(config.optim.batch_size, [len(indices) for indices in trainer.curriculum.indices])
         first, second = trainer.curriculum.steps[:2]
         run = trainer.prepare(first)  # importances and prototypes come from an earlier step
-        trainer.train_on(run, next(iter(trainer.data.batches(first, run.images, epochs=1))), 0)
+        trainer.iterations.train_on(run, next(iter(trainer.data.batches(first, run.images, epochs=1))), 0)
         trainer.method.end(run.context)
         run = trainer.prepare(second)
         batches = trainer.data.batches(second, run.images, epochs=10**6)
         for iteration in range(WARM_UP):
-            trainer.train_on(run, next(batches), iteration % run.iterations)
+            trainer.iterations.train_on(run, next(batches), iteration % run.iterations)
         wait_for(fabric.device)
         waited, done, began = 0.0, 0, time.perf_counter()
         while done < FEWEST or time.perf_counter() - began < SECONDS:
             before = time.perf_counter()
             batch = next(batches)
             waited += time.perf_counter() - before
-            trainer.train_on(run, batch, (WARM_UP + done) % run.iterations)
+            trainer.iterations.train_on(run, batch, (WARM_UP + done) % run.iterations)
             done += 1
         wait_for(fabric.device)
         return Pace(done, time.perf_counter() - began, waited)

@@ -30,9 +30,9 @@ def bench(
     'contrastive' is forward and backward of the UCD loss: dense as in the authors' release, eager, chunked, triton; it
     writes a table and a plot with date and hardware. 'losses' is cross-entropy and distillation from a network's coarse
     logits: at the size of the image, and by kernels that never have it. 'step' is a training iteration of each method
-    beside ft, without loading data; 'train' is real training, data included. 'loader' is how many training crops a second
-    are loaded, by the number of processes, and cut from images that are kept. 'extend' is what adding images in closed
-    form costs beside predicting them.
+    beside ft, without loading data; 'train' is real training, data included. 'loader' is how many training crops a
+    second are loaded, by the number of processes, and cut from images that are kept. 'extend' is what adding images in
+    closed form costs beside predicting them.
 
     Examples: incseg bench train --method ft mib mib+ucd --model.encoder resnet18 --data.crop-size 256;
     incseg bench loader --recipe voc/15-5/overlapped --data-root DATA/VOC2012

@@ -1,10 +1,10 @@
 """Getting and checking data: ``incseg data prepare``, ``check``, ``convert``, ``split``."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -14,6 +14,10 @@ from incseg.config import DataConfig, Layer, load_recipe, merge
 from incseg.console import Console, progress_of
 from incseg.errors import IncompleteError, InputError
 from incseg.files import replacing, usable_file
+
+if TYPE_CHECKING:  # PyTorch is loaded where it is needed
+    from incseg.datasets.check import Findings
+    from incseg.datasets.source import DatasetEntry, Source
 
 OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="")]
 
@@ -99,26 +103,55 @@ def check(
     usable_file(sheet)
     source = entry.read(data_root, DataConfig(format=from_, unlabelled=unlabelled))
 
-    from incseg.datasets.check import KINDS, examine  # only now: PyTorch takes seconds, a refusal above should not
-    from incseg.datasets.contents import record
-    from incseg.datasets.doubts import doubts, nothing_labelled
-    from incseg.report import dataset_check as dataset
-
     for note in source.notes:
         console.say(note)
+    found = _examined(source, full)
+    _show(entry, source, found, sheet, console)
+    if full and data_root is not None:
+        _record_contents(data_root, found, console)
+    _name_problems(entry, source, found, f"{name} in {data_root}", console)
+
+
+def _examined(source: "Source", full: bool) -> "dict[str, Findings]":
+    """What is found in training and in validation images, by these names."""
+    from incseg.datasets.check import examine  # only now: PyTorch takes seconds, a refusal before should not
+
     found = {}
     for title, part in (("training", source.train), ("validation", source.val)):
         with progress_of(f"reading {title} images", Console(stderr=True)) as advance:
             found[title] = examine(part, source.classes, advance, full=full)
+    return found
+
+
+def _show(
+    entry: "DatasetEntry", source: "Source", found: "Mapping[str, Findings]", sheet: Path, console: Console
+) -> None:
+    """Two tables, and a sheet of pictures in a file."""
+    from incseg.report import dataset_check as dataset
+
     console.show(dataset.frequencies(source.classes, found))
-    console.show(dataset.overview(name, found, entry.published_images))
+    console.show(dataset.overview(entry.name, found, entry.published_images))
     with replacing(sheet) as temporary:
         dataset.picture_sheet(source, found, entry.colours).savefig(temporary, format="png")
     console.say(f"pictures: {sheet}")
-    if full and data_root is not None:
-        contents = {path: content for findings in found.values() for path, content in findings.contents.items()}
-        record(data_root, contents)
-        console.say(f"contents of {len(contents)} files recorded; runs on {data_root} compare them when they resume")
+
+
+def _record_contents(data_root: Path, found: "Mapping[str, Findings]", console: Console) -> None:
+    """Keep the checksum of every file that was read, for the runs that resume."""
+    from incseg.datasets.contents import record
+
+    contents = {path: content for findings in found.values() for path, content in findings.contents.items()}
+    record(data_root, contents)
+    console.say(f"contents of {len(contents)} files recorded; runs on {data_root} compare them when they resume")
+
+
+def _name_problems(
+    entry: "DatasetEntry", source: "Source", found: "Mapping[str, Findings]", where: str, console: Console
+) -> None:
+    """Say what is doubtful, and refuse the dataset for what is wrong."""
+    from incseg.datasets.check import KINDS
+    from incseg.datasets.doubts import doubts, nothing_labelled
+
     for sentence in doubts(entry, source.classes, found):
         console.say(f"worth a look: {sentence}")
     problems = [sentence for findings in found.values() for kind in KINDS for sentence in findings.problems[kind]]
@@ -128,7 +161,7 @@ def check(
     if len(problems) > MOST_PROBLEMS:
         console.say(f"… and {len(problems) - MOST_PROBLEMS} more")
     if problems:
-        raise InputError(f"{name} in {data_root} has {len(problems)} problem(s), named above.")
+        raise InputError(f"{where} has {len(problems)} problem(s), named above.")
 
 
 def convert(

@@ -57,7 +57,7 @@ def extend(
             known ones may be among them).
         out: folder of the result.
         method: a method or a sum of methods; 'incseg list methods' shows them. By default analytic, in closed form, if
-            the model carries statistics, and mib+ucd, trained, if not.
+            the model carries statistics; if not, mib+ucd, trained (ucd if the model's head is sigmoid).
         validation: folder like --data, with labels of old or new classes to measure the model on (default: only the
             new classes are measured).
         step: which step of a run.

@@ -7,7 +7,7 @@ from typing import Annotated
 import tyro
 
 from incseg.cli.arguments import DEFAULT, Names, OptionalFile, OptionalFolder, OptionalStep, takes_settings
-from incseg.cli.early import refuse_missing_data, refuse_unknown_method
+from incseg.cli.early import refuse_missing_data, refuse_missing_models, refuse_unknown_method
 from incseg.config import RESCORING, Layer, load_recipe, merge, recipe_names
 from incseg.console import Console, is_rank_zero
 from incseg.errors import InputError
@@ -136,6 +136,10 @@ def evaluate(
             f"{run} is not the folder of a run: it holds no {RunFolder(run).config.name}. To score a model on a folder "
             "of images, add --data DIR."
         )
+    if data is not None:
+        refuse_missing_models(run, step=step)
+        if not data.is_dir():
+            raise InputError(f"--data {data} is not a folder.")
 
     from incseg.cli.scores import score_model, score_run
 

@@ -16,6 +16,7 @@ from incseg.config.recipes import (
 from incseg.config.settings import (
     DataConfig,
     EngineConfig,
+    HeadKind,
     ModelConfig,
     Network,
     OptimConfig,
@@ -36,6 +37,7 @@ __all__ = [
     "SCORING",
     "DataConfig",
     "EngineConfig",
+    "HeadKind",
     "Layer",
     "ModelConfig",
     "Network",

@@ -12,6 +12,7 @@ from incseg.config.settings import CODE, RunConfig, names_in, validate
 from incseg.config.strict_yaml import read_yaml
 from incseg.errors import InputError, closest
 from incseg.protocol import Protocol
+from incseg.registry import installed_generators
 
 Layer = Mapping[str, Any]
 
@@ -68,10 +69,14 @@ def _preset_names(given: object) -> list[str]:
 
 
 def _refuse_code(file: object, overrides: object, path: str, owner: str = "") -> None:
-    """Refuse a file that names code at any depth, unless the overrides name the code in its place."""
+    """Refuse a file that names code at any depth, unless the overrides name the code in its place.
+
+    What an installed package offers by name is no code of the file's: the person has installed it.
+    """
     for key, value in file.items() if isinstance(file, Mapping) else ():
         above = overrides.get(key) if isinstance(overrides, Mapping) else None
-        if key == CODE and owner and value is not None and above is None:
+        is_code = key == CODE and owner and value is not None and above is None
+        if is_code and str(value) not in installed_generators():
             raise InputError(
                 f"{path} names code to run ({key}: {value}), which a file may not: if you know what it does, add "
                 f"--{owner}.{key} {value}, or --trust to let this file name it."

@@ -77,6 +77,7 @@ class Section(BaseModel):
         return value
 
 
+HeadKind = Literal["softmax", "sigmoid"]
 AS_WORDS = {"background": "as background", "ignore": "ignored"}
 
 
@@ -172,6 +173,9 @@ class Network(Section):
     """Stride of the embedding (deeplabv3 and deeplabv3plus: 8 or 16)."""
     decoder_options: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of the decoder by name."""
+    head: HeadKind = "softmax"
+    """What the scores of the classifier mean: softmax (classes compete, background among them), or sigmoid (one
+    yes-or-no per class, and background where none says yes, as in DKD and STAR)."""
     activation: Literal["leaky"] | None = None
     """What takes the place of the encoder's ReLUs: leaky (slope 0.01, as in the code of MiB, PLOP and UCD); none: they
     stay."""
@@ -239,7 +243,7 @@ class EngineConfig(Section):
     deterministic: bool = False
     """Use deterministic algorithms only (slower on a GPU; CPU runs are deterministic anyway)."""
     checkpoint_every: int | None = Field(default=None, ge=1)
-    """Iterations between checkpoints; none: one after every epoch."""
+    """Iterations between checkpoints; none: one after every epoch, but at most one a minute."""
     log_every: int = Field(default=10, ge=1)
     """Iterations between entries in metrics.jsonl and in the loggers."""
     loggers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ("tensorboard",)

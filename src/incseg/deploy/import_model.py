@@ -154,7 +154,7 @@ def _convert(
     segmenter = Segmenter(architecture, [len(classes)], mean, std)
     segmenter.encoder.load_state_dict(parts.encoder.state_dict())
     segmenter.decoder.load_state_dict(parts.decoder.state_dict())
-    head = segmenter.softmax_head.heads[0]
+    head = segmenter.trained_head.heads[0]
     bias = last.bias if last.bias is not None else torch.zeros(last.out_channels)
     head.load_state_dict({"weight": _with_background(last.weight), "bias": _with_background(bias)})
     segmenter.eval()

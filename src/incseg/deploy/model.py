@@ -1,9 +1,11 @@
 """A trained model that predicts, wherever it lies: a run's folder, the folder of one step, or a single file."""
 
 import copy
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Event
 
 import torch
 from torch import Tensor
@@ -15,20 +17,29 @@ from incseg.images import ImageLike, Pixels, read_image
 from incseg.models.segmenter import STRIDE
 from incseg.models.storage import TrainedModel
 from incseg.models.tiles import TILE, class_ids, predict_maps
+from incseg.sizes import far_from_training, reduced_size
 
 
 @dataclass(frozen=True, repr=False)
 class Model(TrainedModel):
     """A trained model for use on images."""
 
+    _has_warned: Event = field(default_factory=Event, init=False, repr=False, compare=False)
+    """Whether it has said that an image's scale is far from that of training."""
+
     def predict(self, image: ImageLike, *, confidence: bool = False, probabilities: bool = False) -> Prediction:
         """Segment one image of any size: a file, a Pillow image, or an array (H, W, 3) of RGB.
 
         ``confidence=True`` also keeps how probable the class of each pixel is, 2 bytes per pixel, and
         ``probabilities=True`` how probable every class is, 2 bytes per pixel and class: 2 GB for 8000×6000 pixels and
-        21 classes.
+        21 classes. The first image whose scale is far from that of the training images comes with a warning.
         """
-        return self.predict_all([read_image(image)], confidence=confidence, probabilities=probabilities)[0]
+        pixels = read_image(image)
+        sentence = "" if self._has_warned.is_set() else self.far_from_training(pixels, "with model.limited_to({})")
+        if sentence:
+            self._has_warned.set()
+            warnings.warn(f"the image has {sentence}", stacklevel=2)
+        return self.predict_all([pixels], confidence=confidence, probabilities=probabilities)[0]
 
     def predict_all(
         self, images: Sequence[Pixels], tile: int = TILE, *, confidence: bool = False, probabilities: bool = False
@@ -50,6 +61,12 @@ class Model(TrainedModel):
                 maps = [each.numpy() for each in likely]
                 predictions[index] = Prediction(images[index], ids.numpy(), self.classes, self.colours, *maps)
         return [predictions[index] for index in range(len(images))]
+
+    def far_from_training(self, pixels: Pixels, remedy: str) -> str:
+        """What to say of an image as the network would see it; see :func:`incseg.sizes.far_from_training`."""
+        network = self.segmenter.architecture
+        side = max(reduced_size((pixels.shape[0], pixels.shape[1]), network.longest_side))
+        return far_from_training(side, network.seen_side, remedy)
 
     def limited_to(self, longest_side: int) -> "Model":
         """The same model, but images with a longer side than this are reduced to it before the network sees them."""

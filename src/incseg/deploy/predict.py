@@ -12,7 +12,6 @@ from incseg.files import usable_folder
 from incseg.images import ImageFile, Pixels, find_images, read_image
 from incseg.models.segmenter import STRIDE
 from incseg.models.tiles import OVERLAP, TILE
-from incseg.sizes import far_from_training, reduced_size
 
 PATIENCE = 5.0  # seconds before a log is told how far it is
 
@@ -70,10 +69,8 @@ def predict_files(
 
 def _warned(model: Model, batch: Sequence[tuple[ImageFile, Pixels]], console: Console) -> str:
     """Say of the first image whose scale is far from the training's that it is."""
-    architecture = model.segmenter.architecture
     for file, pixels in batch:
-        side = max(reduced_size((pixels.shape[0], pixels.shape[1]), architecture.longest_side))
-        sentence = far_from_training(side, architecture.seen_side, "--longest-side")
+        sentence = model.far_from_training(pixels, "with --longest-side {}")
         if sentence:
             console.say(f"warning: {file.path} has {sentence}")
             return sentence

@@ -18,8 +18,10 @@ from incseg.datasets.source import plain
 from incseg.deploy.model import Model
 from incseg.errors import InputError
 from incseg.loading import WholeImages, whole_loader
+from incseg.loading.reduced import usual_side
 from incseg.metrics import confusion_matrix, intersection_over_union, mean, none_if_nan, per_class_rates
 from incseg.protocol import BACKGROUND, IGNORE
+from incseg.sizes import far_from_training
 
 BATCH = 8  # images that are loaded together
 PATIENCE = 5  # seconds after which a log is told how far it is
@@ -115,6 +117,8 @@ def score_folder(model: Model, data: Path, console: Console, workers: int = 0) -
     total = torch.zeros(len(model.classes), len(model.classes), dtype=torch.int64)
     for split in splits:
         class_presence(split, source.classes)  # refuses masks with ids of no class before the work begins
+    if warning := _scale_warning(model, max(splits, key=len)):
+        console.say(f"warning: the images of {data} have {warning}")
     with progress_of(f"scoring {images} images", console, patience=PATIENCE) as advance:
         for split in splits:
             whole = WholeImages(split, range(len(split)), _table(channels))
@@ -125,6 +129,12 @@ def score_folder(model: Model, data: Path, console: Console, workers: int = 0) -
                     advance(done, images)
     labelled = tuple(channel for channel in channels if channel != BACKGROUND)
     return FolderScores(model.classes, labelled, unknown, images, which, total)
+
+
+def _scale_warning(model: Model, split: Split) -> str:
+    network = model.segmenter.architecture
+    side = usual_side(split, network.longest_side)
+    return far_from_training(side, network.seen_side, "to about {} pixels before") if side else ""
 
 
 def _confusion(model: Model, batch: Batch) -> Tensor:

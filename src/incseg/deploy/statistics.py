@@ -34,7 +34,7 @@ from incseg.run_folder import statistics_file
 AnyModel = TypeVar("AnyModel", bound=TrainedModel)
 MaskLike = str | Path | NDArray[np.integer[Any]]
 CLOSED_FORM = "analytic"  # the method that adds classes to statistics
-TRAINED: str = RunConfig.model_fields["method"].default
+TRAINED: dict[str, str] = {"softmax": RunConfig.model_fields["method"].default, "sigmoid": "ucd"}  # by the head
 BATCH = 8  # images of one size that go through the network together
 COMPARED = 100  # validation images at most on which two heads are compared
 
@@ -42,8 +42,9 @@ COMPARED = 100  # validation images at most on which two heads are compared
 def choose_method(model: TrainedModel) -> tuple[str, str]:
     """The method with which a model is extended unless a person chooses another, and one line that says why."""
     is_solved = model.segmenter.architecture.closed_form is not None
+    trained = TRAINED[model.segmenter.architecture.head]
     if statistics_among(model.remembered()):
-        instead = "" if is_solved else f" To train instead: --method {TRAINED}, or another of 'incseg list methods'."
+        instead = "" if is_solved else f" To train instead: --method {trained}, or another of 'incseg list methods'."
         return CLOSED_FORM, (
             "The model carries statistics of its training images, so the new classes are added in closed form, in "
             f"seconds ({CLOSED_FORM}).{instead}"
@@ -54,8 +55,8 @@ def choose_method(model: TrainedModel) -> tuple[str, str]:
             f"the head of this model was solved in closed form, and its statistics are not beside it{place}: copy them "
             "there from where the model was made, or gather them again with 'incseg statistics MODEL --data DIR'."
         )
-    return TRAINED, (
-        f"The model carries no statistics of its training images, so it is trained ({TRAINED}). While these images are "
+    return trained, (
+        f"The model carries no statistics of its training images, so it is trained ({trained}). While these images are "
         "at hand, 'incseg statistics MODEL --data DIR' gathers them, and an extension then takes seconds."
     )
 

@@ -213,7 +213,7 @@ def _method(config: RunConfig) -> methods.Method:
 
 def _check(config: RunConfig, out: Path) -> None:
     """Refuse what can be refused before any process is started."""
-    methods.parse(config.method, config.settings)
+    methods.require_head(methods.parse(config.method, config.settings), config.model.head)
     require_packages(config.engine.loggers)
     usable_folder(out)
     _refuse_another_run(config, out)

@@ -2,6 +2,7 @@
 
 import errno
 import pickle
+import time
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,24 @@ from incseg.result_shape import step_misfit
 from incseg.run_folder import RunFolder, read_json, write_json
 
 Memory = dict[str, Tensor]  # what the method remembers, by name
+SOONEST = 60.0  # seconds between checkpoints, unless a person chose the iterations: writing one may take a second
+
+
+class Pace:
+    """How often a step is saved: at the end of an epoch, but not again before a minute is over; or as chosen."""
+
+    def __init__(self, per_epoch: int, chosen: int | None):
+        self.every, self.seconds = chosen or per_epoch, SOONEST if chosen is None else 0.0
+        self.saved()
+
+    def saved(self) -> None:
+        """Begin to wait anew."""
+        self._last = time.monotonic()
+
+    @property
+    def has_waited(self) -> bool:
+        """Whether the last checkpoint is old enough by the clock of this process."""
+        return time.monotonic() - self._last >= self.seconds
 
 
 @dataclass(frozen=True)

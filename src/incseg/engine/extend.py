@@ -65,7 +65,7 @@ def extend(
     config = choose_settings(model, source, data, method, seed, validation, settings)
     solves = methods.parse(config.method, config.settings).solves
     if not solves:
-        _ = model.segmenter.softmax_head  # refuses a head that cannot be trained
+        _ = model.segmenter.trained_head  # refuses a head that cannot be trained
     _announce(model, source, config, solves, console)
     if solves and settings.get("optim") and is_rank_zero():
         console.say("--optim.… has no effect here: the step is solved, not trained.")

@@ -3,7 +3,7 @@
 from statistics import median
 
 from incseg.curriculum.curriculum import Curriculum
-from incseg.loading.reduced import reduced, usual_shapes
+from incseg.loading.reduced import usual_shapes, usual_side
 from incseg.loading.transforms import side_in_crops
 from incseg.models import Segmenter
 from incseg.sizes import far_from_training
@@ -24,9 +24,8 @@ def scale_warning(student: Segmenter, curriculum: Curriculum) -> str:
     """A sentence if the images to be scored have another scale than those in the training crops; empty if not."""
     architecture = student.architecture
     for images in curriculum.scored_images(curriculum.steps[-1]):
-        shapes = usual_shapes(reduced(images.split, architecture.longest_side)) if images.crop is None else []
-        side = round(median(map(max, shapes))) if shapes else 0
-        sentence = far_from_training(side, architecture.seen_side, "--data.longest-side") if side else ""
+        side = usual_side(images.split, architecture.longest_side) if images.crop is None else 0
+        sentence = far_from_training(side, architecture.seen_side, "with --data.longest-side {}") if side else ""
         if sentence:
             return (
                 f"images of {curriculum.source.name} to be scored, and probably those to be predicted, have {sentence}"

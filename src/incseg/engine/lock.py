@@ -1,18 +1,19 @@
 """One run, one writer: a lock on the folder of a run.
 
-The lock is the operating system's (``fcntl``), on a file that names its holder. It ends with the process that holds it,
-however that ends, so there are no stale locks; it also works between machines on network file systems that have locks
-(NFS with its lock service). Where a file system has none, the run says so and goes on without.
+The lock is the operating system's (``fcntl``, on Windows ``msvcrt``), on a file that names its holder. It ends with the
+process that holds it, however that ends, so there are no stale locks; it also works between machines on network file
+systems that have locks (NFS with its lock service). Where a file system has none, the run says so and goes on without.
 """
 
 import errno
-import fcntl
+import importlib
 import json
 import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 
 from incseg.errors import InputError
@@ -20,6 +21,7 @@ from incseg.files import make_folder, naming
 from incseg.run_folder import RunFolder
 
 HELD = (errno.EACCES, errno.EAGAIN)  # what the system answers when another process has the lock
+BEYOND = 2**20  # the byte that is locked on Windows, where a locked byte cannot be read: behind the holder's name
 _mine: set[tuple[int, Path]] = set()  # by process: the system does not keep one from its own locks
 
 
@@ -38,8 +40,7 @@ def only_writer(folder: RunFolder, say: Callable[[str], None]) -> Iterator[None]
         yield
     finally:
         _mine.remove(mine)
-        folder.lock.unlink(missing_ok=True)  # before it is released: whoever waits for it must find a new one
-        os.close(descriptor)
+        _release(folder.lock, descriptor)
         with suppress(OSError):
             for made in missing:
                 made.rmdir()
@@ -50,7 +51,7 @@ def _locked(folder: RunFolder, say: Callable[[str], None]) -> int:
     while True:
         descriptor = os.open(folder.lock, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _take(descriptor)
         except OSError as error:
             holder = _holder(descriptor)
             os.close(descriptor)
@@ -66,6 +67,31 @@ def _locked(folder: RunFolder, say: Callable[[str], None]) -> int:
                 os.write(descriptor, json.dumps(_myself()).encode())
             return descriptor
         os.close(descriptor)  # its holder has just removed it
+
+
+def _take(descriptor: int) -> None:
+    """Lock an open file without waiting; an OSError with an errno of ``HELD`` says that another process has it."""
+    if find_spec("fcntl") is not None:
+        fcntl = importlib.import_module("fcntl")
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return
+    msvcrt = importlib.import_module("msvcrt")
+    os.lseek(descriptor, BEYOND, os.SEEK_SET)
+    try:
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+    finally:
+        os.lseek(descriptor, 0, os.SEEK_SET)
+
+
+def _release(lock: Path, descriptor: int) -> None:
+    """Remove the file, then end the lock, so that whoever waits finds a new one; Windows removes only closed files."""
+    try:
+        lock.unlink(missing_ok=True)
+        os.close(descriptor)
+    except PermissionError:
+        os.close(descriptor)
+        with suppress(OSError):  # on Windows: another process has opened it since
+            lock.unlink(missing_ok=True)
 
 
 def _is_current(descriptor: int, path: Path) -> bool:

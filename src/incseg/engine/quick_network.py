@@ -43,8 +43,8 @@ class FlatNetwork(nn.Module):
         """The way back from :meth:`forward`."""
         logits, embedding, *others = tensors
         stages = len(others) // 2 if all(self.wanted.values()) else len(others) * self.wanted["with_stages"]
-        aligned = self.segmenter.architecture.align_corners
-        return Outputs(logits, embedding, others[:stages], aligned, others[stages:])
+        aligned, head = self.segmenter.architecture.align_corners, self.segmenter.classifier.kind
+        return Outputs(logits, embedding, others[:stages], aligned, others[stages:], head)
 
 
 class QuickStudent(nn.Module):

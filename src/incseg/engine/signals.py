@@ -4,6 +4,7 @@ Between two iterations a stop waits for a checkpoint; anywhere else it ends the 
 are replaced whole and the last checkpoint is there.
 """
 
+import _thread
 import ctypes
 import signal
 import subprocess
@@ -15,11 +16,17 @@ from types import FrameType
 
 from incseg.errors import Stopped
 
-REASONS = {
-    signal.SIGTERM: "a request to stop (SIGTERM)",
-    signal.SIGUSR1: "a request to stop (SIGUSR1)",
-    signal.SIGALRM: "the end of --engine.max-time",
+TIME_IS_OVER = "the end of --engine.max-time"
+REASONS = {  # by the name of the signal: Windows has only the first
+    "SIGTERM": "a request to stop (SIGTERM)",
+    "SIGUSR1": "a request to stop (SIGUSR1)",
+    "SIGALRM": TIME_IS_OVER,
 }
+
+
+def known_signals(*names: str) -> list[signal.Signals]:
+    """Those of these signals that this system has."""
+    return [signal.Signals[name] for name in names if name in signal.Signals.__members__]
 
 
 class StopRequests:
@@ -35,15 +42,37 @@ class StopRequests:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self._hear) for number in REASONS}
-        if max_time is not None:
-            signal.setitimer(signal.ITIMER_REAL, max_time)
+        before = {number: signal.signal(number, self._hear) for number in known_signals(*REASONS)}
         try:
-            yield
+            with self._limited(max_time):
+                yield
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    @contextmanager
+    def _limited(self, max_time: float | None) -> Iterator[None]:
+        """Stop when the time is over: by an alarm, or where the system has none, as Windows, by a thread."""
+        if max_time is None:
+            yield
+        elif hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_REAL, max_time)
+            try:
+                yield
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        else:
+            timer = threading.Timer(max_time, self._end_time)
+            timer.daemon = True
+            timer.start()
+            try:
+                yield
+            finally:
+                timer.cancel()
+
+    def _end_time(self) -> None:
+        self.reason = TIME_IS_OVER
+        _thread.interrupt_main(signal.SIGTERM)
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
@@ -61,7 +90,7 @@ class StopRequests:
         raise Stopped(f"stopped after {self.reason}; run the same command again to resume from the last checkpoint.")
 
     def _hear(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        self.reason = REASONS[signal.Signals(number)]
+        self.reason = self.reason or REASONS[signal.Signals(number).name]
         if not self._waits:
             self.obey()
 
@@ -85,7 +114,7 @@ def _passed_on(process: "subprocess.Popen[bytes]") -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    passed_on = (signal.SIGTERM, signal.SIGUSR1)
+    passed_on = known_signals("SIGTERM", "SIGUSR1")
     before = {number: signal.signal(number, lambda heard, _: process.send_signal(heard)) for number in passed_on}
     try:
         yield

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from incseg.engine.checkpoint import Pace
 from incseg.engine.finite import UpdateGuard
 from incseg.engine.quick_network import Teacher
 from incseg.loading import BatchAddresses, TrainingSet
@@ -19,6 +20,7 @@ class StepRun:
     teacher: Teacher | None
     """The teacher as an iteration calls it."""
     guard: UpdateGuard
+    pace: Pace
 
     @property
     def step(self) -> Step:

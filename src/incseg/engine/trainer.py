@@ -12,7 +12,7 @@ from torch import Tensor
 
 from incseg.config import RunConfig
 from incseg.curriculum.curriculum import Curriculum, Library
-from incseg.engine.checkpoint import Checkpoint, FinishedStep
+from incseg.engine.checkpoint import Checkpoint, FinishedStep, Pace
 from incseg.engine.evaluator import (
     number_scored,
     run_result,
@@ -165,7 +165,7 @@ class Trainer:
         if step.index > 0:
             teacher = copy.deepcopy(self.student).eval().requires_grad_(False).to(self.fabric.device)
             torch.manual_seed(seed_from(self.config.seed, "head", step.index))
-            self.student.softmax_head.grow(len(step.new))
+            self.student.trained_head.grow(len(step.new))
         own = self.curriculum.training_images(step, self.config.data.crop_size, keep_old=self.method.keeps_data)
         self.student = self._synchronised(self.student).to(self.fabric.device).train()
         self.student.requires_grad_(True)  # what an earlier step froze, this step may train
@@ -179,7 +179,9 @@ class Trainer:
         freeze_unused(self.student, self.config.data.crop_size, with_stages=uses_stages)
         network, quick_teacher = self.iterations.networks(context)
         addresses = self.data.addresses(step, images, self.config.optim.epochs)
-        return StepRun(context, images, addresses, quick_teacher, self.iterations.prepare(self.student, network))
+        pace = Pace(addresses.per_epoch, self.config.engine.checkpoint_every)
+        guard = self.iterations.prepare(self.student, network)
+        return StepRun(context, images, addresses, quick_teacher, guard, pace)
 
     def _train(self, run: StepRun) -> None:
         start = self._resume(run)
@@ -222,9 +224,8 @@ class Trainer:
 
     def _record(self, run: StepRun, terms: Mapping[str, Tensor], done: int) -> None:
         """After an iteration: show the progress, and every so often write a log line and a checkpoint."""
-        engine = self.config.engine
-        logs = done == run.iterations or done % engine.log_every == 0
-        due = done % (engine.checkpoint_every or run.per_epoch) == 0
+        logs = done == run.iterations or done % self.config.engine.log_every == 0
+        due = done % run.pace.every == 0 and self._anywhere(self.fabric.is_global_zero and run.pace.has_waited)
         if run.guard.waits or logs or due:
             self._report_skipped(run)
         if logs:
@@ -239,10 +240,14 @@ class Trainer:
 
     def _must_stop(self, logs: bool) -> bool:
         """Whether to save and stop; several processes agree only when they log, as they then wait for each other."""
+        asked = bool(self.stop.reason)
+        return asked if self.fabric.world_size == 1 else logs and self._anywhere(asked)
+
+    def _anywhere(self, here: bool) -> bool:
+        """Whether something is so in any process; they wait for each other and agree."""
         if self.fabric.world_size == 1:
-            return bool(self.stop.reason)
-        asked = torch.tensor(float(bool(self.stop.reason)), device=self.fabric.device)
-        return logs and bool(self.iterations.total(asked).item())
+            return here
+        return bool(self.iterations.total(torch.tensor(float(here), device=self.fabric.device)).item())
 
     def _global_means(self, terms: Mapping[str, Tensor]) -> dict[str, float]:
         """The loss terms of the whole batch, the same in all processes, so that all continue or all stop."""
@@ -257,6 +262,7 @@ class Trainer:
             left_out = sorted(self.left_out.training)
             Checkpoint(run.step.index, done, model, optimizer, self.method.memory(), left_out).save(self.folder)
         self.fabric.barrier()
+        run.pace.saved()
 
     def _resume(self, run: StepRun) -> int:
         """Load the checkpoint of this step, if there is one; returns the iteration to continue with."""

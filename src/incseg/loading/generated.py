@@ -15,7 +15,7 @@ from torch import Tensor
 from incseg.errors import InputError, closest
 from incseg.files import replacing, usable_folder
 from incseg.images import IMAGE_SUFFIXES, check_image, read_image
-from incseg.registry import installed_module, module_in_file
+from incseg.registry import installed_generators, installed_module, module_in_file
 from incseg.seeding import seed_from
 
 DIFFUSERS = "diffusers:"
@@ -114,22 +114,28 @@ def as_image(picture: Any) -> Image.Image:
 
 
 def open_generator(name: str) -> Generator:
-    """``package.module:function`` or ``FILE.py:function``, a function of a class name that gives pictures, or
-    ``diffusers:MODEL``."""
+    """The name that an installed package offers a generator under, ``package.module:function``, ``FILE.py:function`` or
+    ``diffusers:MODEL``; a function is one of a class name that gives pictures."""
     if name.startswith(DIFFUSERS):
         return Generator(name, open_diffusion(name.removeprefix(DIFFUSERS)))
-    place, _, function = name.rpartition(":")
+    offered = installed_generators()
     try:
-        module = module_in_file(Path(place)) if place.endswith(".py") else installed_module(place)
-        found = getattr(module, function)
+        found = _function(offered[name].value if name in offered else name)
     except (Exception, SystemExit) as error:  # importing runs the user's code, which may raise anything
+        names = f"{', '.join(sorted(offered))}, " if offered else ""
         raise InputError(
-            f"the generator '{name}' cannot be found ({_on_one_line(error)}): write package.module:function, "
+            f"the generator '{name}' cannot be found ({_on_one_line(error)}): write {names}package.module:function, "
             f"FILE.py:function or {DIFFUSERS}MODEL."
         ) from error
     if not callable(found):
         raise InputError(f"the generator '{name}' is not a function of a class name.")
     return Generator(name, found)
+
+
+def _function(name: str) -> Any:
+    place, _, function = name.rpartition(":")
+    module = module_in_file(Path(place)) if place.endswith(".py") else installed_module(place)
+    return getattr(module, function)
 
 
 def _on_one_line(error: BaseException) -> str:

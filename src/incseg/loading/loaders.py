@@ -189,5 +189,6 @@ def _pass_on(failures: Iterable[str], note: Note | None) -> None:
 
 def _leave_signals_to_the_parent(worker: int) -> None:  # noqa: ARG001
     """A scheduler signals all processes of a job; the training process decides when these end."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)
+    for name in ("SIGTERM", "SIGINT", "SIGUSR1"):
+        if hasattr(signal, name):  # Windows has no SIGUSR1
+            signal.signal(getattr(signal, name), signal.SIG_IGN)

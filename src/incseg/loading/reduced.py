@@ -1,6 +1,7 @@
 """A split whose large images are reduced to a longest side, together with their masks."""
 
 from contextlib import suppress
+from statistics import median
 
 from torch import Tensor
 
@@ -37,6 +38,12 @@ class ReducedSplit(Split):
 def reduced(split: Split, longest_side: int | None) -> Split:
     """The split with its large images reduced, or the split itself where nothing is to be."""
     return split if longest_side is None else ReducedSplit(split, longest_side)
+
+
+def usual_side(split: Split, longest_side: int | None) -> int:
+    """The longer side of a typical image of the split after the reduction; 0 where none can be read."""
+    shapes = usual_shapes(reduced(split, longest_side))
+    return round(median(map(max, shapes))) if shapes else 0
 
 
 def usual_shapes(split: Split, most: int = 32) -> list[Size]:

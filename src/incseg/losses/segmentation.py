@@ -1,5 +1,7 @@
 """Segmentation losses: cross-entropy, and the form that lets background stand for every old class."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -96,21 +98,25 @@ def balanced_cross_entropy(
     return total / (counts * weights).sum().clamp_min(torch.finfo(logits.dtype).tiny)
 
 
-def binary_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Binary cross-entropy with one sigmoid per class (LwF-MC, after iCaRL).
+def binary_cross_entropy(logits: Tensor, labels: Tensor, classes: Sequence[int] | None = None) -> Tensor:
+    """Binary cross-entropy with one sigmoid per class: the sum over classes, the mean over pixels (DKD, STAR, LwF-MC).
 
-    ``−1/|I| Σ_{p: y_p≠255} Σ_c [y_p=c] log σ(z_pc) + [y_p≠c] log σ(−z_pc)``, background being a class like any other.
+    ``−1/|I| Σ_{p: y_p≠255} Σ_{c∈S} [y_p=c] log σ(z_pc) + [y_p≠c] log σ(−z_pc)`` with I all pixels and S the classes
+    that are asked for. (In the code of DKD and STAR an ignored pixel is a no; here it costs nothing, as everywhere.)
 
     Args:
         logits: (B, C, H, W) float.
         labels: (B, H, W) int64 in 0…C−1, or 255 for ignored.
+        classes: S, the channels whose pixels the labels tell; None: all, background being a class like any other.
 
     Returns:
-        A scalar; 0 (with zero gradient) when every pixel is ignored.
+        A scalar; 0 (with zero gradient) when every pixel is ignored or no class is asked for.
     """
-    classes = torch.arange(logits.shape[1], device=labels.device).view(1, -1, 1, 1)
-    targets = (labels.unsqueeze(1) == classes).to(logits.dtype)
-    per_pixel = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(dim=1)
+    asked = torch.tensor(range(logits.shape[1]) if classes is None else classes, dtype=torch.int64)
+    asked = asked.to(labels.device)
+    targets = (labels.unsqueeze(1) == asked.view(1, -1, 1, 1)).to(logits.dtype)
+    chosen = logits if classes is None else logits.index_select(1, asked)
+    per_pixel = F.binary_cross_entropy_with_logits(chosen, targets, reduction="none").sum(dim=1)
     return per_pixel.where(labels != IGNORE, 0).sum() / max(labels.numel(), 1)
 
 

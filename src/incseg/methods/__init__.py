@@ -8,7 +8,7 @@ from incseg.methods.knowledge_distillation import ilt, ilt_plus, lwf, lwf_mc
 from incseg.methods.latent_space import sdr
 from incseg.methods.local_pod import plop
 from incseg.methods.method import Method, MethodSum
-from incseg.methods.parsing import describe_methods, method_names, parse, register_method, summands
+from incseg.methods.parsing import describe_methods, method_names, parse, register_method, require_head, summands
 from incseg.methods.part import Context, Contrast, Distillation, LossTerm, Part, Penalty, Segmentation, default
 from incseg.methods.regularisation import ewc, pi, rw
 from incseg.methods.rehearsal import emseg
@@ -49,6 +49,7 @@ __all__ = [
     "plop",
     "recall",
     "register_method",
+    "require_head",
     "rw",
     "sdr",
     "segment",

@@ -30,6 +30,7 @@ class ExtendedMapCrossEntropy(CrossEntropy):
     """Cross-entropy on the extended map (UCD eq. 2): ground truth where it is foreground, else the teacher's class."""
 
     needs_teacher: ClassVar[bool] = True
+    complete: ClassVar[bool] = True
 
     def relabel(self, view: View) -> Tensor | None:
         """The extended map at the size of the image; at step 0, without a teacher, the ground truth."""
@@ -96,7 +97,7 @@ class FrozenFirstHead(Part):
     def begin(self, context: Context) -> None:
         """Freeze it; a part that initialises the new head may still share out background's bias."""
         if context.teacher is not None:
-            context.student.softmax_head.heads[0].requires_grad_(False)
+            context.student.trained_head.heads[0].requires_grad_(False)
 
 
 @dataclass
@@ -107,7 +108,7 @@ class NeverTrainedFirstHead(FrozenFirstHead):
 
     def begin(self, context: Context) -> None:
         """Freeze it in every step."""
-        context.student.softmax_head.heads[0].requires_grad_(False)
+        context.student.trained_head.heads[0].requires_grad_(False)
 
 
 @dataclass

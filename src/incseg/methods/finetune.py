@@ -2,23 +2,42 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 from torch import Tensor
 
 from incseg import losses
 from incseg.batch import View
+from incseg.config import HeadKind
 from incseg.methods.parsing import register_method
 from incseg.methods.part import Part, Segmentation
 
 
 @dataclass
 class CrossEntropy(Segmentation):
-    """Cross-entropy with the targets."""
+    """Cross-entropy with the targets; of a sigmoid head, one binary cross-entropy per class.
+
+    Unless the targets are of every class so far, a sigmoid is asked only about the classes that they label: background
+    says nothing about the others.
+    """
+
+    heads: ClassVar[tuple[HeadKind, ...]] = get_args(HeadKind)
+    complete: ClassVar[bool] = False
+    """Whether its targets label every class so far, not only those of the step."""
 
     def losses(self, view: View) -> dict[str, Tensor]:
-        """``L_ce``."""
-        return {"segmentation": losses.cross_entropy(view.student_scores, view.targets)}
+        """``L_ce``, or ``L_bce``."""
+        if view.student.head != "sigmoid":
+            return {"segmentation": losses.cross_entropy(view.student_scores, view.targets)}
+        classes = view.step.seen if self.complete else (*view.step.labelled_old, *view.step.new)
+        return {"segmentation": losses.binary_cross_entropy(view.student_logits, view.targets, classes)}
+
+
+@dataclass
+class JointCrossEntropy(CrossEntropy):
+    """Cross-entropy with the labels of all steps."""
+
+    complete: ClassVar[bool] = True
 
 
 @dataclass
@@ -39,4 +58,4 @@ def ft() -> Sequence[Part]:
 )
 def joint() -> Sequence[Part]:
     """``L = L_ce`` on everything."""
-    return [CrossEntropy(), AllData()]
+    return [JointCrossEntropy(), AllData()]

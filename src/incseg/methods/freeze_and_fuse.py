@@ -20,7 +20,7 @@ class WeightFusion(Part):
 
     def begin(self, context: Context) -> None:
         """Train only the newest head of the classifier; at step 0 it is the only one."""
-        for head in list(context.student.softmax_head.heads)[:-1]:
+        for head in list(context.student.trained_head.heads)[:-1]:
             head.requires_grad_(False)
 
     def end(self, context: Context) -> None:
@@ -45,7 +45,7 @@ class FrozenBody(Part):
         if context.teacher is None:
             return
         student = context.student
-        for module in (student.encoder, student.decoder, *list(student.softmax_head.heads)[:-1]):
+        for module in (student.encoder, student.decoder, *list(student.trained_head.heads)[:-1]):
             module.requires_grad_(False).eval()
 
 

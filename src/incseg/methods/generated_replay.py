@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from incseg import losses
 from incseg.batch import Outputs, View, upsample
+from incseg.config import HeadKind
 from incseg.errors import InputError
 from incseg.loading.generated import PictureFolder, open_generator
 from incseg.loading.replay import Replay
@@ -39,6 +40,7 @@ class InpaintedCrossEntropy(CrossEntropy):
     """Cross-entropy on the step's images, with background replaced by the teacher's class."""
 
     needs_teacher: ClassVar[bool] = True
+    complete: ClassVar[bool] = True
 
     def relabel(self, view: View) -> Tensor | None:
         """The teacher's class where the ground truth is background."""
@@ -55,7 +57,7 @@ class HelperDecoder(nn.Module):
         self.decoder = copy.deepcopy(student.decoder)
         self.architecture = student.architecture
         kernel = self.architecture.classifier_kernel
-        self.classifier = SoftmaxHead(student.softmax_head.channels, head_sizes, kernel)
+        self.classifier = SoftmaxHead(student.trained_head.channels, head_sizes, kernel)
         self.to(student.mean.device)
 
     def forward(self, images: Tensor, stages: Sequence[Tensor], like: Tensor) -> Tensor:
@@ -72,6 +74,7 @@ class ReplayedPictures(LossTerm):
     images and classes; it is kept in memory, and labels pictures of these classes in later steps.
     """
 
+    heads: ClassVar[tuple[HeadKind, ...]] = ("softmax",)  # the helpers', the first of which is the network's own
     first_step: ClassVar[str | None] = ""  # the helper of step 0 is taken from the teacher of step 1
     folder: Path | None = None
     generator: str | None = None

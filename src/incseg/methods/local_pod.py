@@ -10,6 +10,7 @@ from torch import Tensor
 
 from incseg import losses
 from incseg.batch import View, in_float32
+from incseg.config import HeadKind
 from incseg.methods.finetune import CrossEntropy
 from incseg.methods.parsing import register_method
 from incseg.methods.part import Context, LossTerm, Part, Weight
@@ -31,6 +32,7 @@ class PseudoLabelCrossEntropy(CrossEntropy):
     multiplied by ν, the share of its background that got a pseudo-label.
     """
 
+    heads: ClassVar[tuple[HeadKind, ...]] = ("softmax",)
     needs_teacher: ClassVar[bool] = True
     thresholds: Thresholds = "median"
 
@@ -77,6 +79,7 @@ class PseudoLabelCrossEntropy(CrossEntropy):
 class LocalPod(LossTerm):
     """Local POD on the encoder's last four stages, before their activation, embedding and logits (UCD eq. 18)."""
 
+    heads: ClassVar[tuple[HeadKind, ...]] = ("softmax",)  # it merges the logits of new classes into background's
     needs_teacher: ClassVar[bool] = True
     needs_raw_stages: ClassVar[bool] = True
     weight: float = 0.01

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, get_type_hints
 from pydantic import create_model, validate_call
 
 from incseg import registry
-from incseg.config import RunConfig, Section, read_section, section_types
+from incseg.config import HeadKind, RunConfig, Section, read_section, section_types
 from incseg.errors import InputError, closest
 from incseg.methods.method import Method, MethodSum
 from incseg.methods.part import Part, remembers, replays
@@ -127,6 +127,21 @@ def parse(text: str, settings: Settings | None = None) -> Method:
     for entry in entries[1:]:
         total = total + _build(entry, settings)
     return total.resolve()
+
+
+def require_head(method: Method, head: HeadKind) -> None:
+    """Refuse a method with a part that does not work with this kind of head, and name the methods that do."""
+    for part in method.parts:
+        if head not in part.heads:
+            working = [entry.name for entry in METHODS.all() if _works_with(entry.build().parts, head)]
+            raise InputError(
+                f"'{part.origin}' needs a {' or '.join(part.heads)} head, and this network has a {head} head "
+                f"(model.head): with it, use {', '.join(working)}, or sums of these."
+            )
+
+
+def _works_with(parts: Sequence[Part], head: HeadKind) -> bool:
+    return all(head in part.heads for part in parts)
 
 
 def summands(text: str) -> list[str]:

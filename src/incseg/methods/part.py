@@ -4,13 +4,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, get_args
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from incseg.batch import Batch, View
+from incseg.config import HeadKind
 from incseg.curriculum.curriculum import Library
 from incseg.loading.replay import Replay
 from incseg.models import Segmenter
@@ -58,6 +59,8 @@ class Context:
 class Part:
     """One ingredient of a method. Settings are dataclass fields; state that must survive a crash is in ``memory``."""
 
+    heads: ClassVar[tuple[HeadKind, ...]] = get_args(HeadKind)
+    """The kinds of head it works with; a loss on labels or on the teacher's outputs only with those it names."""
     needs_teacher: ClassVar[bool] = False
     needs_stages: ClassVar[bool] = False
     """Uses the encoder's stages, of the student and of the teacher."""
@@ -150,10 +153,14 @@ class Penalty(Part, ABC):
 class Segmentation(LossTerm):
     """A slot: the loss on the labels. A method has exactly one."""
 
+    heads: ClassVar[tuple[HeadKind, ...]] = ("softmax",)
+
 
 @dataclass
 class Distillation(LossTerm):
     """A slot: the loss on the teacher's outputs. A method has at most one."""
+
+    heads: ClassVar[tuple[HeadKind, ...]] = ("softmax",)
 
 
 @dataclass

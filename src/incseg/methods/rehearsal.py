@@ -13,6 +13,7 @@ from torch import Tensor
 
 from incseg import losses
 from incseg.batch import View
+from incseg.config import HeadKind
 from incseg.curriculum.curriculum import Library
 from incseg.loading.replay import Replay
 from incseg.methods.finetune import CrossEntropy
@@ -94,6 +95,7 @@ class CompletedCrossEntropy(CrossEntropy):
     student's class where that is a new one with such a probability.
     """
 
+    heads: ClassVar[tuple[HeadKind, ...]] = ("softmax",)
     needs_teacher: ClassVar[bool] = True
     joins_images: ClassVar[bool] = True
     confidence: float = 0.7

@@ -8,15 +8,19 @@ from torch import Tensor
 
 from incseg import losses
 from incseg.batch import View
+from incseg.config import HeadKind
 from incseg.methods.finetune import CrossEntropy
 from incseg.methods.parsing import register_method
 from incseg.methods.part import Context, Distillation, Part, Weight
+from incseg.models.heads import SoftmaxHead
 from incseg.protocol import BACKGROUND
 
 
 @dataclass
 class UnbiasedCrossEntropy(CrossEntropy):
     """Cross-entropy in which background may be any old class (UCD eq. 13, 14)."""
+
+    heads: ClassVar[tuple[HeadKind, ...]] = ("softmax",)
 
     def losses(self, view: View) -> dict[str, Tensor]:
         """``L_seg``; plain cross-entropy at step 0."""
@@ -48,9 +52,13 @@ class UnbiasedDistillation(Distillation):
 class BalancedInitialisation(Part):
     """New classes start with equal shares of background's probability, so that outputs first equal the teacher's."""
 
+    heads: ClassVar[tuple[HeadKind, ...]] = ("softmax",)
+
     def begin(self, context: Context) -> None:
         """Initialise the head of this step; step 0 has nothing to share."""
-        context.student.softmax_head.balance_new_head()
+        head = context.student.trained_head
+        assert isinstance(head, SoftmaxHead), "a run begins by asking every part for the heads it works with"
+        head.balance_new_head()
 
 
 @register_method(

@@ -14,18 +14,20 @@ add up to those of both; what a place added can be subtracted again.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from incseg.batch import ScoreKind
 from incseg.errors import TrainingError
 from incseg.models.heads import Head
 from incseg.protocol import BACKGROUND, IGNORE
 
 LENGTH = 16.0  # of every feature vector before the projection
-BLOCK = 512  # columns of A that are computed at once; only blocks on and above the diagonal are
+BLOCK = 256  # rows of A that are computed at once; only blocks on and above the diagonal are
 LARGEST_FILE = 70_000_000  # bytes of statistics, with the default width
 
 
@@ -78,12 +80,14 @@ class RandomFeatures(nn.Module):
 
     def project(self, cells: Tensor) -> Tensor:
         """(…, D) → (…, W) φ."""
-        return F.linear(cells, self.projection[:, :-1], self.projection[:, -1]).relu_()
+        bias = self.projection[:, -1].contiguous()  # as a column it would cost a sixth of the product
+        return F.linear(cells, self.projection[:, :-1], bias).relu_()
 
 
 class ClosedFormHead(Head):
     """``φ H``: scores near 1 for the class of a cell and near 0 for the others."""
 
+    kind: ClassVar[ScoreKind] = "closed-form"
     weight: Tensor
 
     def __init__(self, layout: FeatureLayout, head_sizes: Sequence[int], weight: Tensor | None = None):
@@ -227,6 +231,8 @@ class Statistics:
     def add(self, features: Tensor, shares: Tensor, weights: Tensor) -> None:
         """Take cells into the sums, in place: these are by far the largest tensors here.
 
+        Products are in the type of the features and are added up in float64: a call should have some thousand cells.
+
         Args:
             features: (P, W) φ.
             shares: (P, C) y.
@@ -234,18 +240,16 @@ class Statistics:
         """
         targets = shares.to(features.dtype) * weights.to(features)
         amount = targets.sum(dim=1, keepdim=True)
-        self.cross.add_(features.double().T @ targets.double())
-        scaled = features * amount.sqrt()
-        for start in range(0, scaled.shape[1], BLOCK):
-            block = scaled[:, start : start + BLOCK].T @ scaled[:, start:]
-            self.gram[start : start + BLOCK, start:].add_(block)
+        self.cross.add_(features.T @ targets)
+        for start in range(0, features.shape[1], BLOCK):
+            rows = slice(start, start + BLOCK)
+            self.gram[rows, start:].add_((features[:, rows] * amount).T @ features[:, start:])
 
     def solve(self, ridge: float) -> Tensor:
         """(W, C) float64 ``H = (A + γ I)⁻¹ B``."""
-        upper = self.gram.triu()
-        full = upper + upper.triu(1).T
-        full.diagonal().add_(ridge)
-        factor, failed = torch.linalg.cholesky_ex(full)
+        lower = self.gram.T.clone()  # what lies above the diagonal is not read
+        lower.diagonal().add_(ridge)
+        factor, failed = torch.linalg.cholesky_ex(lower)
         if failed.item():
             raise TrainingError(
                 f"the closed-form head cannot be solved with a ridge of {ridge:g}: the statistics are not positive "

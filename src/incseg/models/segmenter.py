@@ -17,12 +17,13 @@ from incseg.errors import InputError, closest
 from incseg.models.activations import last_activations, make_leaky, recorded_inputs
 from incseg.models.closed_form import ClosedFormHead, FeatureLayout
 from incseg.models.decoders import RATES, WINDOW, NetworkParts, SummedDeepLab
-from incseg.models.heads import Head, SoftmaxHead
+from incseg.models.heads import Head, SigmoidHead, SoftmaxHead, TrainedHead
 from incseg.models.torchvision_models import torchvision_network
 
 OURS = "deeplabv3-mib"  # the one decoder that is not smp's
 # Arguments of an smp model, and of our decoder, that are not options of the decoder.
 NOT_OPTIONS = {"encoder_name", "encoder_weights", "in_channels", "classes", "activation", "aux_params"}
+TRAINED_HEADS: dict[str, type[TrainedHead]] = {head.kind: head for head in (SoftmaxHead, SigmoidHead)}
 SMP_RATES = {8: (12, 24, 36), 16: (6, 12, 18)}  # dilations of smp's DeepLab by output stride
 STRIDE = 32  # encoders halve the image five times; sizes are padded to a multiple
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -41,7 +42,7 @@ class Architecture(Network):
     align_corners: bool = False
     """How logits are brought to the size of the image: smp's own models align the corners."""
     closed_form: FeatureLayout | None = None
-    """The features of a closed-form head; None: a softmax head."""
+    """The features of a closed-form head; None: the head is trained."""
     pooling_window: int | None = None
     """Cells along a side over which deeplabv3-mib pools in evaluation; None: 32, as published."""
     longest_side: int | None = None
@@ -77,8 +78,9 @@ class Segmenter(nn.Module):
         if architecture.activation == "leaky":
             make_leaky(self.encoder)
         self._last_activations: list[str | None] = []
+        channels = _embedding_channels(whole.segmentation_head)
         self.classifier: Head = (
-            SoftmaxHead(_embedding_channels(whole.segmentation_head), head_sizes, architecture.classifier_kernel)
+            TRAINED_HEADS[architecture.head](channels, head_sizes, architecture.classifier_kernel)
             if architecture.closed_form is None
             else ClosedFormHead(architecture.closed_form, head_sizes)
         )
@@ -98,7 +100,8 @@ class Segmenter(nn.Module):
         scores = self.classifier(embedding, stages)
         named = zip(self._last_activations, stages, strict=True) if with_raw_stages else ()
         raw = [stage if name is None else inputs[name] for name, stage in named]
-        return Outputs(scores, embedding, stages if with_stages else [], self.architecture.align_corners, raw)
+        kept, kind = stages if with_stages else [], self.classifier.kind
+        return Outputs(scores, embedding, kept, self.architecture.align_corners, raw, kind)
 
     def _stage_ends(self, images: Tensor) -> list[str | None]:
         """The activations with which the encoder's stages end, found when first asked for."""
@@ -116,9 +119,9 @@ class Segmenter(nn.Module):
         self.classifier = head
 
     @property
-    def softmax_head(self) -> SoftmaxHead:
+    def trained_head(self) -> TrainedHead:
         """The head that training can grow; a head solved in closed form has no gradient to follow."""
-        if not isinstance(self.classifier, SoftmaxHead):
+        if not isinstance(self.classifier, TrainedHead):
             raise InputError(
                 "the head of this model was solved in closed form and cannot be trained: use --method analytic, "
                 "or begin with the model of a step that was trained."

@@ -68,12 +68,11 @@ class TrainedModel:
 
     def __repr__(self) -> str:
         network = self.segmenter.architecture
-        head = "softmax" if network.closed_form is None else "closed-form"
         names = textwrap.shorten(", ".join(self.classes[1:]), 60, placeholder=" …")
         place = "" if self.path is None else f", from {self.path}"
         return (
             f"{type(self).__name__}({count_classes(self.classes)}: {names}; {network.encoder} {network.decoder}, "
-            f"{head} head, on {self.device}{place})"
+            f"{self.segmenter.classifier.kind} head, on {self.device}{place})"
         )
 
     @property
