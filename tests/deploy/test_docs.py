@@ -75,6 +75,8 @@ def test_the_page_can_be_followed(home: Path, monkeypatch: pytest.MonkeyPatch) -
         "train",
         "extend",
         "extend",
+        "memory",
+        "extend",
         "extend",
         "merge",
         "forget",

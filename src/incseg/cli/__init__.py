@@ -38,6 +38,7 @@ COMMANDS: dict[str, Command | Group] = {
     "report": train.report,
     "reproduce": train.reproduce,
     "extend": extending.extend,
+    "memory": extending.memory,
     "statistics": extending.statistics,
     "merge": extending.merge,
     "forget": extending.forget,

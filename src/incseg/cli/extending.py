@@ -1,4 +1,4 @@
-"""What a trained model knows: ``incseg extend``, ``statistics``, ``merge``, ``forget``."""
+"""What a trained model knows: ``incseg extend``, ``memory``, ``statistics``, ``merge``, ``forget``."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ import incseg
 from incseg.cli.arguments import DEFAULT, ModelPath, OptionalFolder, OptionalStep, takes_settings
 from incseg.cli.early import refuse_missing_models, refuse_unknown_method
 from incseg.config import Layer
-from incseg.console import Console, is_rank_zero
+from incseg.console import Console, Table, is_rank_zero
 from incseg.errors import InputError
 from incseg.files import usable_folder
 
@@ -37,6 +37,8 @@ def extend(
         str | None, tyro.conf.arg(metavar="METHOD", help_behavior_hint="(default: by what the model carries)")
     ] = None,
     validation: OptionalFolder = None,
+    replay: OptionalFolder = None,
+    memory: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: all)")] = None,
     step: OptionalStep = None,
     seed: int = DEFAULT.seed,
     settings: Layer | None = None,
@@ -59,6 +61,9 @@ def extend(
             the model carries statistics, and mib+ucd, trained, if not.
         validation: folder like --data, with labels of old or new classes to measure the model on (default: only the
             new classes are measured).
+        replay: folder like --data with old images and their labels, if some are left: half of every batch is taken
+            from it. In closed form only a model without statistics needs them.
+        memory: use at most so many of these, balanced by class.
         step: which step of a run.
         seed: every random choice follows from it.
         settings: any of the settings below, by section and name.
@@ -70,10 +75,49 @@ def extend(
 
     console = Console()
     given = incseg.load(model, step, "cpu")
-    incseg.extend(given, data, out, method=method, validation=validation, seed=seed, settings=settings, console=console)
+    incseg.extend(
+        given,
+        data,
+        out,
+        method=method,
+        validation=validation,
+        replay=replay,
+        memory=memory,
+        seed=seed,
+        settings=settings,
+        console=console,
+    )
     if is_rank_zero():
         console.show(before_and_after(out))
         console.say(f"model: {out}, described in {out / 'MODEL_CARD.md'}")
+
+
+def memory(
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")],
+    keep: int,
+    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="(default: RUN/memory)")] = None,
+    data_root: OptionalFolder = None,
+) -> None:
+    """Choose a few training images of a run to keep, so that every class has its share; 'extend --replay' takes them.
+
+    Writes images/, masks/ and classes.txt, with the labels that the run saw. The same images are chosen every time: the
+    class with the fewest so far takes the next one, the rarest of equals first.
+
+    Example: incseg memory runs/mine --keep 100 --out kept
+
+    Args:
+        run: folder of a run.
+        keep: how many images.
+        out: folder to write, which must not exist yet or be empty.
+        data_root: folder of the run's dataset, if it has moved since the training.
+    """
+    from incseg.engine.memory import keep_images
+
+    console = Console()
+    kept = keep_images(run, keep, out or run / "memory", data_root, console)
+    rows = [[name, str(count)] for name, count in kept.per_class.items()]
+    console.show(Table(f"{kept.images} of {kept.of} images kept", ["class", "images that show it"], rows))
+    console.say(f"memory: {kept.folder}; use it with: incseg extend MODEL --data DIR --replay {kept.folder} --out DIR")
 
 
 def statistics(

@@ -8,8 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from incseg.deploy.given_images import MaskLike
 from incseg.deploy.prediction import Prediction
-from incseg.deploy.statistics import MaskLike, learn
+from incseg.deploy.statistics import learn
 from incseg.errors import InputError
 from incseg.images import ImageLike, Pixels, read_image
 from incseg.models.segmenter import STRIDE
