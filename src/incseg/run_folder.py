@@ -71,6 +71,11 @@ class RunFolder:
         return self.path / "MODEL_CARD.md"
 
     @property
+    def agreement(self) -> Path:
+        """Of an extension: how far its model agrees with the one before, and pictures of where it does not."""
+        return self.path / "agreement"
+
+    @property
     def tensorboard(self) -> Path:
         """TensorBoard's event files."""
         return self.path / "tensorboard"

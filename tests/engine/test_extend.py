@@ -442,8 +442,7 @@ def test_old_images_in_closed_form(
     assert run("extend", solved_base, "--data", new, "--out", tmp_path / "without", *DOTTED) == 0
     given = incseg.load(solved_base, device="cpu")
     bare = replace(given, path=None, memory={})
-    method = {"method": "analytic", "settings": QUICK}
-    incseg.extend(bare, new, tmp_path / "gathered", replay=tiny_folder, **method)
+    incseg.extend(bare, new, tmp_path / "gathered", replay=tiny_folder, method="analytic", settings=QUICK)
     heads = [incseg.load(tmp_path / name).segmenter.state_dict() for name in ("with", "without", "gathered")]
     for name, tensor in heads[0].items():
         assert torch.equal(tensor, heads[1][name]), "old images change nothing"
@@ -457,8 +456,8 @@ def test_old_images_that_cannot_be_used_are_refused(
     new, old = folder("new", "ring"), folder("old", "disc")
     path = tiny_model.save(tmp_path / "model.safetensors")
     for words, message in [
-        (("--memory", 5), "--replay DIR"),
-        (("--replay", old, "--memory", 0), "1 or more"),
+        (("--memory", "5"), "--replay DIR"),
+        (("--replay", old, "--memory", "0"), "1 or more"),
         (("--replay", new), "names no class that the model knows"),
         (("--replay", old, "--method", "analytic"), "does not name square, triangle, cross"),
         (("--method", "emseg"), "give some with --replay DIR"),

@@ -28,7 +28,7 @@ def two_steps(quick_config: MakeConfig, tmp_path: Path) -> Path:
 def test_a_memory_is_balanced_and_has_the_labels_that_the_run_saw(
     two_steps: Path, tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("memory", two_steps, "--keep", 8, "--out", tmp_path / "kept") == 0
+    assert run("memory", two_steps, "--keep", "8", "--out", tmp_path / "kept") == 0
     shown = capsys.readouterr().out
     assert "8 of 21 images kept" in shown, "three images show no class"
     assert "--replay" in shown
@@ -52,9 +52,9 @@ def test_what_cannot_be_kept_is_refused(two_steps: Path, tmp_path: Path, capsys:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
     for words, message in [
-        ((two_steps, "--keep", 0), "keeps nothing"),
-        ((two_steps, "--keep", 2, "--out", tmp_path / "full"), "is not empty"),
-        ((tmp_path / "full", "--keep", 2), "is not the folder of a run"),
+        ((two_steps, "--keep", "0"), "keeps nothing"),
+        ((two_steps, "--keep", "2", "--out", tmp_path / "full"), "is not empty"),
+        ((tmp_path / "full", "--keep", "2"), "is not the folder of a run"),
     ]:
         assert run("memory", *words) == 2
         assert message in capsys.readouterr().err

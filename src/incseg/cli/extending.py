@@ -10,9 +10,10 @@ import incseg
 from incseg.cli.arguments import DEFAULT, ModelPath, OptionalFolder, OptionalStep, takes_settings
 from incseg.cli.early import refuse_missing_models, refuse_unknown_method
 from incseg.config import Layer
-from incseg.console import Console, Table, is_rank_zero
-from incseg.errors import InputError
+from incseg.console import Console, Table, is_rank_zero, percent
+from incseg.errors import IncompleteError, InputError
 from incseg.files import usable_folder
+from incseg.results import Run
 
 if TYPE_CHECKING:  # PyTorch is loaded where it is needed
     from incseg.deploy.model import Model
@@ -39,6 +40,7 @@ def extend(
     validation: OptionalFolder = None,
     replay: OptionalFolder = None,
     memory: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: all)")] = None,
+    min_agreement: Annotated[float | None, tyro.conf.arg(metavar="PERCENT", help_behavior_hint="")] = None,
     step: OptionalStep = None,
     seed: int = DEFAULT.seed,
     settings: Layer | None = None,
@@ -64,14 +66,19 @@ def extend(
         replay: folder like --data with old images and their labels, if some are left: half of every batch is taken
             from it. In closed form only a model without statistics needs them.
         memory: use at most so many of these, balanced by class.
+        min_agreement: fail with exit code 1, though the model is kept, if it agrees with the model before on the old
+            classes by less than this, in the mean; for pipelines.
         step: which step of a run.
         seed: every random choice follows from it.
         settings: any of the settings below, by section and name.
     """
     refuse_missing_models(model, step=step)
     refuse_unknown_method(method or "")
+    if min_agreement is not None and not 0 <= min_agreement <= 100:
+        raise InputError(f"--min-agreement {min_agreement:g} is no percentage: give a number from 0 to 100.")
 
     from incseg.engine.extend import before_and_after
+    from incseg.report.agreement import agreement_table
 
     console = Console()
     given = incseg.load(model, step, "cpu")
@@ -89,7 +96,27 @@ def extend(
     )
     if is_rank_zero():
         console.show(before_and_after(out))
+        result = Run.read(out)
+        if (agreement := agreement_table(result)) is not None:
+            console.show(agreement)
         console.say(f"model: {out}, described in {out / 'MODEL_CARD.md'}")
+        _require_agreement(result, min_agreement)
+
+
+def _require_agreement(run: Run, least: float | None) -> None:
+    """Fail for a pipeline where the old classes have changed too much, or where that cannot be told."""
+    reached = run.agreement["mean"] if run.agreement is not None else None
+    if least is None or (reached is not None and 100 * reached >= least):
+        return
+    if reached is None:
+        raise IncompleteError(
+            f"--min-agreement {least:g}: the model before sees hardly any old class on these images, so agreement "
+            "cannot be told; measure with --validation DIR instead."
+        )
+    raise IncompleteError(
+        f"the extended model agrees with the model before by {percent(reached)} % on the old classes, below "
+        f"--min-agreement {least:g}; it is kept in {run.folder}."
+    )
 
 
 def memory(

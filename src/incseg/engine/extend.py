@@ -15,6 +15,7 @@ from incseg.curriculum import new_classes
 from incseg.datasets import Source, open_source
 from incseg.datasets.folder import LAYOUT
 from incseg.datasets.source import BACKGROUND_NAMES, plain
+from incseg.engine.agreement import agreement
 from incseg.engine.assembly import train
 from incseg.engine.first_step import GivenModel
 from incseg.errors import InputError
@@ -24,7 +25,7 @@ from incseg.metrics import mean
 from incseg.models.segmenter import STRIDE
 from incseg.models.storage import TrainedModel
 from incseg.results import Run
-from incseg.run_folder import RunFolder, model_name
+from incseg.run_folder import RunFolder, model_name, read_json, write_json
 
 EPOCHS = 30  # the paper's, as long as that is neither too few nor too many iterations
 FEWEST, MOST = 800, 6000
@@ -75,6 +76,10 @@ def extend(
     if solves and settings.get("optim") and is_rank_zero():
         console.say("--optim.… has no effect here: the step is solved, not trained.")
     train(config, out, None, console, _given(model))
+    if is_rank_zero():
+        folder = RunFolder(out)
+        found = agreement(folder, config, model.colours, console)
+        write_json(folder.result, {**read_json(folder.result), "agreement": found})
 
 
 def _reading(settings: Mapping[str, Any]) -> DataConfig:
