@@ -7,7 +7,7 @@ import tyro
 
 from incseg.cli.arguments import ModelPath, OptionalStep
 from incseg.cli.early import refuse_address, refuse_missing_models
-from incseg.console import Console
+from incseg.console import Console, publish
 from incseg.errors import InputError
 from incseg.protocol import count_classes
 
@@ -51,6 +51,7 @@ def import_model(
     model = read_checkpoint(checkpoint, kind, encoder, names, mean or None, std or None)
     model.save(out / "model.safetensors")
     write_card(model, out)
+    publish(model=out, classes=model.classes)
     Console().say(f"{out} is written, with {count_classes(model.classes)}; its outputs equal those of {checkpoint}.")
 
 
@@ -122,6 +123,7 @@ def export(
     from incseg.deploy.model import open_model
 
     difference = write(open_model(model, step, "cpu"), out, format)
+    publish(file=out, largest_difference=difference)
     Console().say(f"{out} is written; its logits differ from PyTorch's by at most {difference:.1e}.")
 
 

@@ -10,7 +10,7 @@ import incseg
 from incseg.cli.arguments import DEFAULT, ModelPath, OptionalFolder, OptionalStep, takes_settings
 from incseg.cli.early import refuse_missing_models, refuse_unknown_method
 from incseg.config import Layer
-from incseg.console import Console, Table, is_rank_zero, percent
+from incseg.console import Console, Table, is_rank_zero, percent, publish
 from incseg.errors import IncompleteError, InputError
 from incseg.files import usable_folder
 from incseg.results import Run
@@ -100,6 +100,7 @@ def extend(
         if (agreement := agreement_table(result)) is not None:
             console.show(agreement)
         console.say(f"model: {out}, described in {out / 'MODEL_CARD.md'}")
+        publish(model=out, run=result.result)
         _require_agreement(result, min_agreement)
 
 
@@ -144,6 +145,7 @@ def memory(
     kept = keep_images(run, keep, out or run / "memory", data_root, console)
     rows = [[name, str(count)] for name, count in kept.per_class.items()]
     console.show(Table(f"{kept.images} of {kept.of} images kept", ["class", "images that show it"], rows))
+    publish(memory=kept.folder, images=kept.images, classes=kept.per_class)
     console.say(f"memory: {kept.folder}; use it with: incseg extend MODEL --data DIR --replay {kept.folder} --out DIR")
 
 
@@ -260,4 +262,5 @@ def _write(model: "Model", out: Path, remark: str) -> None:
     write_card(model, out, remark=remark)
     console = Console()
     console.say(remark)
+    publish(model=out, classes=model.classes, remark=remark)
     console.say(f"model: {out}, with {', '.join(model.classes[1:])}; described in {RunFolder(out).model_card}")

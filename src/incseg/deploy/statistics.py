@@ -13,7 +13,7 @@ from torch import Tensor
 
 from incseg.batch import Batch
 from incseg.config import DataConfig, RunConfig
-from incseg.console import Console, percent, progress_of
+from incseg.console import Console, percent, progress_of, publish
 from incseg.curriculum.old_images import OldImages
 from incseg.datasets import ReportProgress, Split, open_source
 from incseg.datasets.scan import class_presence, in_threads, pixel_counts, refuse_unknown
@@ -135,12 +135,14 @@ def gather_statistics(
     memory = as_memory(statistics, fit)
     save_memory({**remembered, **memory}, file)
     size = sum(tensor.nbytes for tensor in memory.values()) / 1e6
+    publish(statistics=file, megabytes=round(size, 1))
     console.say(f"{file} {'is replaced' if there else 'is written'}: {size:.1f} MB, sums over cells and no image.")
     scored = WholeImages(source.val, range(min(len(source.val), COMPARED)), table)
     if len(scored):
         own = _mean_iou(segmenter, scored, len(model.classes), workers)
         segmenter.use_head(solved_head(statistics, [len(model.classes)], fit.ridge))
         solved = _mean_iou(segmenter, scored, len(model.classes), workers)
+        publish(miou={"own_head": own, "closed_form_head": solved}, images=len(scored))
         console.say(
             f"mIoU on {len(scored)} validation images: {percent(own)} with the model's own head, which it keeps, and "
             f"{percent(solved)} with the closed-form head that an extension begins with."

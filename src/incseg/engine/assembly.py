@@ -81,7 +81,7 @@ def train(
     """
     _check(config, out)
     if given is None and (named := [name for name in OF_EXTENSIONS if getattr(config.data, name)]):
-        raise InputError(f"data.{named[0]} belongs to 'incseg extend': 'incseg train' does not take it.")
+        raise InputError(f"settings such as data.{named[0]} belong to 'incseg extend': 'incseg train' takes none.")
     stop = StopRequests()
     with stop.heard(config.engine.max_time), _prepared(config, out, console), together(config.engine):
         trainer = build(config, out, launch(config), console, given)
