@@ -1,11 +1,12 @@
 """Using a trained model: ``incseg import``, ``predict``, ``export``, ``serve``."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
-from incseg.cli.arguments import ModelPath, OptionalStep
+from incseg.cli.arguments import ModelPath, OptionalFolder, OptionalStep
 from incseg.cli.early import refuse_address, refuse_missing_models
 from incseg.console import Console, publish
 from incseg.errors import InputError
@@ -105,6 +106,7 @@ def export(
     out: Path = Path("model.onnx"),
     format: Annotated[Literal["onnx", "pt2"] | None, tyro.conf.arg(help_behavior_hint="(default: by --out)")] = None,
     step: OptionalStep = None,
+    quantise: OptionalFolder = None,
 ) -> None:
     """Write a model for other runtimes: ONNX, or PyTorch's own exported program (pt2).
 
@@ -116,12 +118,22 @@ def export(
         out: the file to write.
         format: onnx or pt2.
         step: which step of a run.
+        quantise: folder of images like those the model is to be used on: writes an ONNX file that computes in 8 bits,
+            with ranges measured on these images, and says what that costs: mIoU if the folder has masks (images/,
+            masks/, classes.txt), else how many pixels get the same class.
     """
     refuse_missing_models(model, step=step)
 
     from incseg.deploy.export import export as write
     from incseg.deploy.model import open_model
 
+    if quantise is not None:
+        from incseg.deploy.quantise import quantise as write_quantised
+
+        found = write_quantised(open_model(model, step, "cpu"), out, quantise, Console())
+        publish(file=out, **asdict(found))
+        Console().say(f"{out} is written, in 8 bits: {found.sentence}")
+        return
     difference = write(open_model(model, step, "cpu"), out, format)
     publish(file=out, largest_difference=difference)
     Console().say(f"{out} is written; its logits differ from PyTorch's by at most {difference:.1e}.")

@@ -78,7 +78,7 @@ def extend(
         raise InputError(f"--min-agreement {min_agreement:g} is no percentage: give a number from 0 to 100.")
 
     from incseg.engine.extend import before_and_after
-    from incseg.report.agreement import agreement_table
+    from incseg.report.differences import agreement_table
 
     console = Console()
     given = incseg.load(model, step, "cpu")

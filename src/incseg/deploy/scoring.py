@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -15,8 +15,9 @@ from incseg.datasets import Source, Split, open_source
 from incseg.datasets.folder import LAYOUT
 from incseg.datasets.scan import class_presence
 from incseg.datasets.source import plain
-from incseg.deploy.model import Model
+from incseg.deploy.prediction import Prediction
 from incseg.errors import InputError
+from incseg.images import Pixels
 from incseg.loading import WholeImages, whole_loader
 from incseg.metrics import confusion_matrix, intersection_over_union, mean, none_if_nan, per_class_rates
 from incseg.protocol import BACKGROUND, IGNORE
@@ -24,6 +25,17 @@ from incseg.protocol import BACKGROUND, IGNORE
 BATCH = 8  # images that are loaded together
 PATIENCE = 5  # seconds after which a log is told how far it is
 NAMED = 12  # classes that a sentence names at most
+
+
+class Predicts(Protocol):
+    """A model, or a file that was exported from one."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """By channel, background first."""
+
+    def predict_all(self, images: Sequence[Pixels]) -> list[Prediction]:
+        """Segment images."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +116,7 @@ class FolderScores:
         }
 
 
-def score_folder(model: Model, data: Path, console: Console, workers: int = 0) -> FolderScores:
+def score_folder(model: Predicts, data: Path, console: Console, workers: int = 0) -> FolderScores:
     """Predict the folder's validation images as ``incseg predict`` does, and compare with its masks."""
     if not data.is_dir():
         raise InputError(f"--data {data} is not a folder; it must hold {LAYOUT}.")
@@ -127,7 +139,7 @@ def score_folder(model: Model, data: Path, console: Console, workers: int = 0) -
     return FolderScores(model.classes, labelled, unknown, images, which, total)
 
 
-def _confusion(model: Model, batch: Batch) -> Tensor:
+def _confusion(model: Predicts, batch: Batch) -> Tensor:
     predictions = model.predict_all([image.permute(1, 2, 0).numpy() for image in batch.images])
     ids = torch.stack([torch.from_numpy(prediction.ids) for prediction in predictions])
     return confusion_matrix(batch.labels, ids, len(model.classes))

@@ -19,8 +19,8 @@ from incseg.files import read_text, replacing, usable_file
 from incseg.paper.comparison import beside_the_paper
 from incseg.protocol import IGNORE
 from incseg.report import charts, curves, per_class
-from incseg.report.agreement import agreement_tables, differences
 from incseg.report.album import Album, collect_album
+from incseg.report.differences import agreement_tables, differences
 from incseg.report.summary import (
     conventions_table,
     per_step_table,
