@@ -16,7 +16,8 @@ def load(path: str | Path, step: int | None = None, device: str = "auto") -> "Mo
     """Load a model: ``incseg.load("runs/mine").predict("image.jpg").save("out/image")``.
 
     Args:
-        path: the folder of a run (its last finished step), the ``step-K`` folder of a run, or a ``.safetensors`` file.
+        path: the folder of a run (its last finished step), the ``step-K`` folder of a run, a ``.safetensors`` file, or
+            ``hf://user/name`` for a model on the Hugging Face Hub, the only one that is fetched over the network.
         step: which step of a run, instead of the last.
         device: "cpu", "cuda", "cuda:1", "mps", or "auto" for a GPU if there is one.
     """

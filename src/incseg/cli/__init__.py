@@ -46,6 +46,7 @@ COMMANDS: dict[str, Command | Group] = {
     "import": deploy.import_model,
     "predict": deploy.predict,
     "export": deploy.export,
+    "push": deploy.push,
     "serve": deploy.serve,
     "list": listing.show_list,
     "bench": bench.bench,

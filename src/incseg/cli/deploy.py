@@ -56,6 +56,35 @@ def import_model(
     Console().say(f"{out} is written, with {count_classes(model.classes)}; its outputs equal those of {checkpoint}.")
 
 
+def push(
+    model: ModelPath,
+    repository: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="USER/NAME")],
+    step: OptionalStep = None,
+    private: bool = False,
+    license: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")] = None,
+) -> None:
+    """Upload a model to the Hugging Face Hub, with its statistics and a card; others use it as hf://USER/NAME.
+
+    Log in once with 'hf auth login'. No image is uploaded; the card names the classes, the data and the scores.
+
+    Example: incseg push runs/mine me/shapes --license apache-2.0
+
+    Args:
+        model: folder of a run, a step-K folder, or a .safetensors file.
+        repository: where to put it; made if there is none.
+        step: which step of a run.
+        private: a repository made now is visible to you only.
+        license: for the card, as the Hub names it.
+    """
+    refuse_missing_models(model, step=step)
+
+    from incseg.deploy.model import open_model
+
+    place = open_model(model, step, "cpu").push_to_hub(repository, private=private, license=license)
+    publish(repository=repository, address=place)
+    Console().say(f"pushed to {place}; use it with: incseg predict hf://{repository} IMAGES")
+
+
 def predict(
     model: ModelPath,
     images: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES")],
