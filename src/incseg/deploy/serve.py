@@ -19,6 +19,7 @@ from PIL import Image, UnidentifiedImageError
 
 from incseg.colours import DISTINCT, Colours, palette
 from incseg.console import Console
+from incseg.deploy import rest
 from incseg.deploy.model import Model, open_model
 from incseg.deploy.prediction import Prediction, magnified, percentage
 from incseg.deploy.visitors import Visitors
@@ -275,6 +276,7 @@ def serve(models: Sequence[Path], host: str, port: int | None, device: str = "au
         )
     except (OSError, OverflowError) as error:
         raise InputError(f"the page cannot be opened at {host}, port {port or '7860 to 7959'}: {error}") from None
+    rest.mount(app.app, LiveViewer(viewer).now, visitors)
     for name in viewer.repeated:
         Console().say(f"{name} equals a model named before it and is shown once.")
     Console().say(f"open {app.local_url} in a browser; stop with Ctrl+C.{_warning(host)}")
