@@ -429,6 +429,8 @@ def test_half_of_every_batch_is_old_where_old_images_are_left(
         assert set(batch.labels[:2].unique().tolist()) <= {0, 5, 255}
     with pytest.raises(InputError, match="another run"):  # other images are another experiment
         incseg.extend(tiny_model, new, tmp_path / "out", method=method, replay=old, memory=4, settings=QUICK, seed=1)
+    shutil.rmtree(old)
+    assert run("eval", tmp_path / "out") == 0, "old images are for the training only"
 
 
 def test_old_images_in_closed_form(

@@ -145,6 +145,11 @@ class DataConfig(Section):
     """At most so many of them, balanced by class; none: all. 'incseg extend' sets it."""
 
     @property
+    def without_replay(self) -> "DataConfig":
+        """The same without old images: only a training needs them, and they may be gone afterwards."""
+        return self.model_copy(update={"replay": None, "replayed_images": None})
+
+    @property
     def scored_as(self) -> str:
         """The convention of the scores in words, as it stands under every table; 'N images' follows it."""
         part = "whole images" if self.scoring == "full" else f"the middle square at {self.crop_size} pixels"
