@@ -1,41 +1,52 @@
-"""The notebooks run from top to bottom, in one process of their own: one of them registers a method."""
+"""The notebooks run from top to bottom."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).parents[1]
-NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
-RUNNER = """
-import json, os, sys, torch
-torch.set_num_threads(1)
-for path in sys.argv[1:]:
-    os.makedirs(os.path.basename(path)); os.chdir(os.path.basename(path))
-    names = {"__name__": "__main__"}
-    for cell in json.load(open(path, encoding="utf-8"))["cells"]:
-        if cell["cell_type"] == "code":
-            exec(compile("".join(cell["source"]), path, "exec"), names)
-    os.chdir("..")
-"""
+import pytest
+
+from incseg.methods.parsing import METHODS
+from incseg.results import Run
+
+NOTEBOOKS = Path(__file__).parents[1] / "examples" / "notebooks"
 
 
-def test_the_notebooks_run(tmp_path: Path) -> None:
-    assert [path.stem for path in NOTEBOOKS] == ["compare_methods", "extend_your_model", "write_a_method"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "100"}
-    command = [sys.executable, "-c", RUNNER, *map(str, NOTEBOOKS)]
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "mib+ucd" in done.stdout
-    assert "ring" in done.stdout
-    for written in ("compare_methods.ipynb/report.html", "extend_your_model.ipynb/overlay.png"):
-        assert (tmp_path / written).is_file()
-    last = json.loads((tmp_path / "write_a_method.ipynb" / "runs" / "apart" / "result.json").read_text())
-    assert last["method"] == "mib+apart"
+@pytest.fixture
+def executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs a notebook's code in an empty folder; what it registers is gone afterwards."""
+    assert METHODS.names()  # all are registered before one is added
+    monkeypatch.setattr(METHODS, "_items", dict(METHODS._items))
+    monkeypatch.setattr(METHODS, "_origins", dict(METHODS._origins))
+    monkeypatch.chdir(tmp_path)
+
+    def execute(name: str) -> None:
+        path, names = NOTEBOOKS / name, {"__name__": "notebook"}
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            if cell["cell_type"] == "code":
+                assert not cell["outputs"], "they are kept without outputs"
+                exec(compile("".join(cell["source"]), str(path), "exec"), names)
+
+    return execute
 
 
-def test_they_are_kept_without_outputs() -> None:
-    for path in NOTEBOOKS:
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        assert not [cell for cell in cells if cell.get("outputs") or cell.get("execution_count")]
+def test_extend_your_model(executed: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    executed("extend_your_model.ipynb")
+    assert "disc, square, triangle, cross, ring, flower" in capsys.readouterr().out
+    assert Path("overlay.png").is_file()
+
+
+def test_compare_methods(executed: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    executed("compare_methods.ipynb")
+    assert "mib+ucd" in capsys.readouterr().out
+    assert "mib+ucd" in Path("report.html").read_text(encoding="utf-8")
+
+
+def test_write_a_method(executed: Any) -> None:
+    executed("write_a_method.ipynb")
+    assert Run.read(Path("runs/apart")).method == "mib+apart"
+    assert '"apart"' in Path("runs/apart/metrics.jsonl").read_text(encoding="utf-8")
+
+
+def test_there_are_no_others() -> None:
+    assert len(list(NOTEBOOKS.glob("*.ipynb"))) == 3
