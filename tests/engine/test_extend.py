@@ -162,6 +162,9 @@ def test_settings_follow_from_the_data_and_the_models_past(tiny_model: Model, fo
     source = open_source("folder", new)
     config = choose_settings(tiny_model, source, new, "mib+ucd", 1, None, {})
     assert (config.optim.batch_size, config.optim.epochs) == (8, 160)  # 5 iterations an epoch, 800 in all
+    replaying = choose_settings(tiny_model, source, new, "mib+ucd", 1, None, {}, {"replay": new, "replayed_images": 3})
+    assert replaying.optim == config.optim, "new images are seen as often where half of every batch is old"
+    assert (replaying.data.replay, replaying.data.replayed_images) == (new, 3)
     assert config.data.crop_size == 96
     assert config.optim.incremental_learning_rate == pytest.approx(0.005)
     assert config.model.encoder == "test_resnet"

@@ -100,7 +100,8 @@ def choose_settings(
 ) -> RunConfig:
     """Settings that fit the data's size and the model's history, with those that the person has chosen on top.
 
-    ``old`` are the settings on old images to replay, which take half of every batch.
+    ``old`` are the settings on old images to replay. They take half of every batch, and the new images are seen as
+    often as without them: an epoch has then twice as many iterations.
     """
     for name, reason in FIXED.items():
         section, _, key = name.partition(".")
@@ -109,8 +110,7 @@ def choose_settings(
     trained = model.history[-1] if model.history else {}
     longest_side = model.segmenter.architecture.longest_side
     batch_size = settings.get("optim", {}).get("batch_size") or _batch_size(len(source.train))
-    replays = old is not None and old["replay"] is not None
-    per_epoch = _per_epoch(len(source.train), batch_size, replays) if isinstance(batch_size, int) else 1
+    per_epoch = batches_per_epoch(len(source.train), batch_size) if isinstance(batch_size, int) else 1
     iterations = min(max(EPOCHS * per_epoch, FEWEST), MOST)
     rate = trained.get("learning_rate", LEARNING_RATE)
     share = min(max(SHARE / iterations, LEAST_SHARE), MOST_SHARE)
