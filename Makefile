@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check format clean
+.PHONY: demo test check format docs clean
 
 demo: $(READY)
 	$(BIN)/incseg demo
@@ -19,6 +19,10 @@ check: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # Installed anew only when the requirements change; the source itself is used in place.
 $(READY): pyproject.toml constraints.txt

@@ -16,7 +16,7 @@ SOURCE = ROOT / "src" / "incseg"
 # Who may import whom, besides themselves. Leaves are open to all.
 LEAVES = {
     "errors", "checksums", "files", "seeding", "protocol", "batch", "metrics", "run_folder", "result_shape", "results",
-    "colours", "fonts", "images", "console", "registry", "config", "sizes", "upsampling", "__init__",
+    "colours", "fonts", "hub", "images", "console", "registry", "config", "sizes", "upsampling", "__init__",
 }  # fmt: skip
 ALLOWED = {
     **{leaf: set[str]() for leaf in LEAVES},

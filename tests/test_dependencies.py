@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-NOT_INSTALLED = {"generate"}  # an extra of several GB that the suite does without
+NOT_INSTALLED = {"generate", "docs"}  # extras that the suite does without: several GB, and what builds the site
 
 
 def plain(name: str) -> str:

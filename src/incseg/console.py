@@ -3,11 +3,13 @@
 import html
 import math
 import os
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, replace
-from typing import Literal
+from json import dumps as json_text
+from typing import Any, Literal
 
 import rich.console
 import rich.table
@@ -26,9 +28,17 @@ class Console(rich.console.Console):
     results_only = False
     """Whether only results and warnings are said, by all consoles; see :func:`quietly`."""
 
+    document: dict[str, Any] | None = None
+    """What a program that asked for JSON reads at the end; None: a person reads. See :func:`for_programs`."""
+    in_lines = False
+    """Whether all that goes to stderr is JSON, one object per line."""
+
     def say(self, text: str) -> None:
         """One line of plain text, never broken: commands and paths can be copied from it."""
-        self.print(Text(text), soft_wrap=True)
+        if self.is_for_programs:
+            self.emit("message", text=text)
+        else:
+            self.print(Text(text), soft_wrap=True)
 
     def mention(self, text: str) -> None:
         """A line on how the work goes, which ``--quiet`` leaves out."""
@@ -37,11 +47,61 @@ class Console(rich.console.Console):
 
     def show(self, table: "Table") -> None:
         """A table between its title and its note."""
+        if Console.document is not None:
+            Console.document["tables"].append(table.to_json())
+        if self.is_for_programs:
+            return
         self.print(Text(table.title, style="table.title"))
         for index, part in enumerate(table.for_terminal(self.width)):
             self.print(*([""] if index else []), part, sep="\n")
         if table.note:
             self.print(Text(table.note, style="table.caption"))
+
+    @property
+    def is_for_programs(self) -> bool:
+        """Whether what is said here is to be JSON."""
+        return Console.in_lines and (self.stderr or Console.document is not None)
+
+    def emit(self, event: str, **facts: object) -> None:
+        """One line of JSON on stderr, for a program that follows the work."""
+        print(as_json({"event": event, **facts}), file=sys.stderr, flush=True)
+
+
+@contextmanager
+def for_programs(*, json: bool, lines: bool) -> Iterator[dict[str, Any]]:
+    """Inside, nothing but the caller's document goes to stdout (``json``), and stderr holds JSON lines (``lines``).
+
+    Yields the document: what :func:`publish` was told, and every table shown.
+    """
+    before = Console.document, Console.in_lines
+    document: dict[str, Any] = {"result": {}, "tables": []}
+    Console.document, Console.in_lines = document if json else None, lines
+    try:
+        with redirect_stdout(sys.stderr) if json else nullcontext():
+            yield document
+    finally:
+        Console.document, Console.in_lines = before
+
+
+def publish(**facts: object) -> None:
+    """Say what a command has found or written to a program that asked for JSON; people are told in sentences."""
+    if Console.document is not None:
+        Console.document["result"] |= facts
+
+
+def as_json(value: object) -> str:
+    """One line. Paths become text, and JSON has no NaN: it becomes null."""
+
+    def plain(value: object) -> object:
+        if isinstance(value, Mapping):
+            return {str(key): plain(each) for key, each in value.items()}
+        if isinstance(value, (list, tuple, set, frozenset)):
+            return [plain(each) for each in value]
+        if isinstance(value, float):
+            return value if math.isfinite(value) else None
+        return value if value is None or isinstance(value, (str, int, bool)) else str(value)
+
+    return json_text(plain(value), ensure_ascii=False)
 
 
 @contextmanager
@@ -86,6 +146,17 @@ def progress_of(title: str, console: Console, *, patience: float = 0.0) -> Itera
     """Yields ``advance(done, of)``; ``of`` is 0 while unknown. A log gets no line in the first ``patience`` seconds."""
     if console.results_only:
         yield lambda done, of: None  # noqa: ARG005
+        return
+    if Console.in_lines:
+        percents: set[int] = set()
+
+        def emit(done: int, of: int) -> None:
+            part = 100 * done // of if of else 0
+            if part not in percents:
+                percents.add(part)
+                console.emit("progress", title=title, done=done, of=of or None)
+
+        yield emit
         return
     if console.is_terminal:
         with ProgressBar(console, TaskProgressColumn(), TimeRemainingColumn(table_column=unbroken())) as bar:
@@ -172,6 +243,11 @@ class Table:
         is_text = are_names or self.prose
         broken = (header, *cells) if is_text else (header,)
         return ["", *(word for text in broken for word in text.split()), *([] if is_text else cells)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Title, note, and each row by its headers."""
+        rows = [dict(zip(self.headers, row, strict=True)) for row in self.rows]
+        return {"title": self.title, "rows": rows, "note": self.note}
 
     def to_html(self) -> str:
         """An HTML table; every cell is escaped."""

@@ -30,6 +30,17 @@ class ForgettingShape(BaseModel):
     classes: dict[str, Score]
 
 
+class AgreementShape(BaseModel):
+    """How far an extended model agrees with the one before."""
+
+    model_config = ConfigDict(strict=True)
+    mean: Score
+    classes: dict[str, Score]
+    shares: dict[str, float]
+    images: Count
+    held_out: bool
+
+
 class ResultShape(BaseModel):
     """The whole file; other keys are welcome."""
 
@@ -45,6 +56,7 @@ class ResultShape(BaseModel):
     colours: str = ""
     extends: str | None = None
     unreadable: list[str] = []
+    agreement: AgreementShape | None = None
 
 
 def step_misfit(scores: dict[str, Any]) -> str:
@@ -66,6 +78,8 @@ def misfit(result: dict[str, Any]) -> str:
             return "it is nested too deeply"
         first = error.errors()[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    if shape.agreement is not None and set(shape.agreement.classes) != set(shape.agreement.shares):
+        return "the classes of its agreement do not belong together"
     for step in shape.steps:
         known, rows = len(step.iou), step.confusion
         square = all(len(row) == len(rows) for row in rows) and len(rows) in (0, known)

@@ -126,6 +126,12 @@ class Run:
         return row[BACKGROUND] / sum(row) if sum(row) else math.nan
 
     @property
+    def agreement(self) -> dict[str, Any] | None:
+        """Of an extension, how far its model agrees with the one before on the new images."""
+        found: dict[str, Any] | None = self.result.get("agreement")
+        return found
+
+    @property
     def warning(self) -> str:
         """One sentence on what the last step left near zero: background, or a class it was to learn; else empty."""
         last = self.steps[-1]

@@ -15,6 +15,7 @@ from typing import Any
 from incseg.checksums import sealed, unsealed
 from incseg.errors import DamagedError, InputError
 from incseg.files import expanded, replacing
+from incseg.hub import fetched, name_on_hub
 
 MODEL_FILE = "model.safetensors"
 
@@ -69,6 +70,11 @@ class RunFolder:
     def model_card(self) -> Path:
         """The description of the model for people who use it."""
         return self.path / "MODEL_CARD.md"
+
+    @property
+    def agreement(self) -> Path:
+        """Of an extension: how far its model agrees with the one before, and pictures of where it does not."""
+        return self.path / "agreement"
 
     @property
     def tensorboard(self) -> Path:
@@ -131,10 +137,12 @@ class RunFolder:
 
 
 def model_file(path: Path, step: int | None = None) -> Path:
-    """The file that a person means by MODEL: a run's last finished step, a ``step-K`` folder, or a file."""
-    path = expanded(path)
+    """The file that a person means by MODEL: a run's last finished step, a ``step-K`` folder, a file, or ``hf://…``."""
+    path = fetched(expanded(path))
     if not path.exists():
-        raise InputError(f"there is no model {path}: give the folder of a run, a step-K folder or a .safetensors file.")
+        raise InputError(
+            f"there is no model {path}: give the folder of a run, a step-K folder, a .safetensors file or hf://user/name."
+        )
     run, steps = RunFolder(path), RunFolder(path).finished_steps
     if step is not None:
         if not steps:
@@ -158,6 +166,8 @@ def model_name(file: Path) -> str:
     """What a person calls the model in a file: the name of its run or of its folder, else of the file."""
     place = RunFolder.holding(file)
     folder = place[0].path if place else file.parent
+    if on_hub := name_on_hub(folder):
+        return on_hub
     return folder.resolve().name if file.name == MODEL_FILE else file.stem
 
 

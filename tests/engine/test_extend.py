@@ -163,6 +163,9 @@ def test_settings_follow_from_the_data_and_the_models_past(tiny_model: Model, fo
     source = open_source("folder", new)
     config = choose_settings(tiny_model, source, new, "mib+ucd", 1, None, {})
     assert (config.optim.batch_size, config.optim.epochs) == (8, 160)  # 5 iterations an epoch, 800 in all
+    replaying = choose_settings(tiny_model, source, new, "mib+ucd", 1, None, {}, {"replay": new, "replayed_images": 3})
+    assert replaying.optim == config.optim, "new images are seen as often where half of every batch is old"
+    assert (replaying.data.replay, replaying.data.replayed_images) == (new, 3)
     assert config.data.crop_size == 96
     assert config.optim.incremental_learning_rate == pytest.approx(0.005)
     assert config.model.encoder == "test_resnet"
@@ -412,3 +415,75 @@ def test_what_ends_near_zero_is_named_in_terminal_and_report(tiny_run: Path, fol
     assert table.rows[1] == ["background, recall", "–", "1.0"]
     assert run("report", tmp_path / "out", "--out", tmp_path / "report.html") == 0
     assert warning in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("method", ["mib+ucd", "emseg"])
+def test_half_of_every_batch_is_old_where_old_images_are_left(
+    method: str,
+    tiny_model: Model,
+    folder: Folder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    new, old = folder("new", "ring"), folder("old", "disc", "square")
+    seen, train_on = [], Iterations.train_on
+
+    def watched(self: Iterations, run: Any, batch: Any, iteration: int) -> Any:
+        seen.append(batch)
+        return train_on(self, run, batch, iteration)
+
+    monkeypatch.setattr(Iterations, "train_on", watched)
+    bigger = incseg.extend(
+        tiny_model, new, tmp_path / "out", method=method, replay=old, memory=3, settings=QUICK, seed=1
+    )
+    assert bigger.classes[-1] == "ring"
+    assert "4 iterations (1 epochs), batch 4, half of it old images" in capsys.readouterr().out
+    assert len(seen) == 4
+    for batch in seen:
+        assert (batch.replayed > 0).tolist() == [False, False, True, True]
+        uncertain = {0} if method == "emseg" else set()  # emseg completes labels by itself
+        assert set(batch.labels[2:].unique().tolist()) <= {1, 2, 255} | uncertain
+        assert set(batch.labels[:2].unique().tolist()) <= {0, 5, 255}
+    with pytest.raises(InputError, match="another run"):  # other images are another experiment
+        incseg.extend(tiny_model, new, tmp_path / "out", method=method, replay=old, memory=4, settings=QUICK, seed=1)
+    shutil.rmtree(old)
+    assert run("eval", tmp_path / "out") == 0, "old images are for the training only"
+
+
+def test_old_images_in_closed_form(
+    solved_base: Path, tiny_folder: Path, folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are in the statistics already; a model without any gets its own from them, exactly as from a folder."""
+    new = folder("new", "ring")
+    words = ("extend", solved_base, "--data", new, "--replay", tiny_folder)
+    assert run(*words, "--out", tmp_path / "with", *DOTTED) == 0
+    assert "would count these twice" in capsys.readouterr().out
+    assert run("extend", solved_base, "--data", new, "--out", tmp_path / "without", *DOTTED) == 0
+    given = incseg.load(solved_base, device="cpu")
+    bare = replace(given, path=None, memory={})
+    incseg.extend(bare, new, tmp_path / "gathered", replay=tiny_folder, method="analytic", settings=QUICK)
+    heads = [incseg.load(tmp_path / name).segmenter.state_dict() for name in ("with", "without", "gathered")]
+    for name, tensor in heads[0].items():
+        assert torch.equal(tensor, heads[1][name]), "old images change nothing"
+        assert torch.allclose(tensor, heads[2][name], atol=1e-4), "the folder holds the images of the training"
+    capsys.readouterr()
+
+
+def test_old_images_that_cannot_be_used_are_refused(
+    tiny_model: Model, folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new, old = folder("new", "ring"), folder("old", "disc")
+    path = tiny_model.save(tmp_path / "model.safetensors")
+    for words, message in [
+        (("--memory", "5"), "--replay DIR"),
+        (("--replay", old, "--memory", "0"), "1 or more"),
+        (("--replay", new), "names no class that the model knows"),
+        (("--replay", old, "--method", "analytic"), "does not name square, triangle, cross"),
+        (("--method", "emseg"), "give some with --replay DIR"),
+        (("--replay", old, "--method", "joint"), "use another method"),
+        (("--data.replay", old), "--replay"),
+    ]:
+        assert run("extend", path, "--data", new, "--out", tmp_path / "out", *words) == 2, words
+        assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

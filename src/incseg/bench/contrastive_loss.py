@@ -1,7 +1,7 @@
 """``incseg bench contrastive``: every implementation of the UCD loss, side by side, in one run on the same tensors."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from incseg.bench.measure import device_to_measure, hardware, matmul_rate, median_milliseconds, peak_extra_bytes
-from incseg.console import Console
+from incseg.console import Console, publish
 from incseg.errors import InputError
 from incseg.files import usable_folder
 from incseg.losses import contrastive_distillation
@@ -72,6 +72,7 @@ def benchmark_contrastive(
     out.mkdir(parents=True, exist_ok=True)
     (out / f"{stem}.md").write_text(report(found, place, ceiling, f"{stem}.png"), encoding="utf-8")
     plot(found, place, out / f"{stem}.png")
+    publish(measured=[asdict(each) for each in found], written=[f"{out / stem}.md", f"{out / stem}.png"])
     console.say(f"written: {out / stem}.md and .png")
 
 

@@ -16,7 +16,8 @@ import incseg
 from incseg import registry
 from incseg.cli import bench, data, deploy, extending, listing, train
 from incseg.cli.arguments import is_setting, read_arguments, settings_shown, show_help
-from incseg.console import Console, is_rank_zero, quietly
+from incseg.cli.everywhere import Everywhere, take_everywhere
+from incseg.console import Console, as_json, for_programs, is_rank_zero, quietly
 from incseg.errors import IncompleteError, InputError, Stopped, TrainingError, closest
 from incseg.files import refusal_of_the_machine
 
@@ -38,12 +39,14 @@ COMMANDS: dict[str, Command | Group] = {
     "report": train.report,
     "reproduce": train.reproduce,
     "extend": extending.extend,
+    "memory": extending.memory,
     "statistics": extending.statistics,
     "merge": extending.merge,
     "forget": extending.forget,
     "import": deploy.import_model,
     "predict": deploy.predict,
     "export": deploy.export,
+    "push": deploy.push,
     "serve": deploy.serve,
     "list": listing.show_list,
     "bench": bench.bench,
@@ -55,7 +58,8 @@ COMMANDS: dict[str, Command | Group] = {
 DESCRIPTION = f"""{incseg.__doc__}
 
 Every command also takes --plugin FILE, as often as needed: a Python file that registers methods or datasets of yours;
-and --quiet, to print results and warnings only.
+--quiet, to print results and warnings only; --json, to print one JSON document for a program and everything for people
+on stderr; and --progress json, for progress and messages as JSON, one per line, on stderr.
 'incseg COMMAND --help' explains a command, 'incseg --version' prints the version."""
 RESUMABLE = ("demo", "train", "extend", "reproduce")
 
@@ -63,33 +67,41 @@ RESUMABLE = ("demo", "train", "extend", "reproduce")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point: 0 done, 1 failed, 2 the input was wrong, 75 asked to stop before the end (run again to resume)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    errors = Console(stderr=True)
     try:
-        quiet, words = "--quiet" in words, [word for word in words if word != "--quiet"]
-        with _second_interrupt_ends_at_once(), quietly(quiet):
-            plugins, words = _take_plugins(words)
-            _load_plugins(plugins, needed=words[:1] != ["list"])
+        options, words = take_everywhere(words)
+    except InputError as error:
+        Console(stderr=True).say(f"incseg: {error}")
+        return 2
+    with for_programs(json=options.json, lines=options.progress) as document:
+        code, sentence = _outcome(words, options)
+        if sentence:
+            Console(stderr=True).say(f"incseg: {sentence}")
+    if options.json and is_rank_zero():
+        heading = {"incseg": incseg.__version__, "command": words[0] if words else "", "exit_code": code}
+        print(as_json({**heading, "error": sentence, **document}))
+    return code
+
+
+def _outcome(words: list[str], options: Everywhere) -> tuple[int, str]:
+    """Run a command; returns the exit code and what went wrong, to be said by one of several processes."""
+    try:
+        with _second_interrupt_ends_at_once(), quietly(options.quiet):
+            _load_plugins(options.plugins, needed=words[:1] != ["list"])
             _run(Group(DESCRIPTION, COMMANDS), words, "incseg")
     except Stopped as stopped:
-        if is_rank_zero():
-            errors.say(f"incseg: {stopped}")
-        return Stopped.EXIT_CODE
+        return Stopped.EXIT_CODE, str(stopped) if is_rank_zero() else ""
     except (InputError, TrainingError, IncompleteError) as error:
-        if is_rank_zero():
-            errors.say(f"incseg: {error}")
-        return 2 if isinstance(error, InputError) else 1
+        return 2 if isinstance(error, InputError) else 1, str(error) if is_rank_zero() else ""
     except KeyboardInterrupt:
         is_resumable = bool(words) and words[0] in RESUMABLE
         hint = "; run the same command again to resume from the last checkpoint" if is_resumable else ""
-        errors.say(f"incseg: interrupted{hint}.")
-        return 1
+        return 1, f"interrupted{hint}."
     except BrokenPipeError:  # nobody reads on, as in "incseg train --help | head"
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it ends
-        return 1
+        return 1, ""
     except OSError as error:  # the machine says no: a full disk, a quota, a folder that cannot be read or written
-        errors.say(f"incseg: {refusal_of_the_machine(error)}")
-        return 1
-    return 0
+        return 1, refusal_of_the_machine(error)
+    return 0, ""
 
 
 @contextmanager
@@ -159,25 +171,6 @@ def _show_commands(group: Group, program: str) -> None:
         tyro.extras.subcommand_cli_from_dict(listed, prog=program, description=group.description, args=["--help"])
     except SystemExit:  # how tyro ends --help; main decides the exit code
         return
-
-
-def _take_plugins(words: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """The files given with ``--plugin``, which may stand anywhere, and the other words."""
-    files: list[Path] = []
-    rest: list[str] = []
-    waiting = list(words)
-    while waiting:
-        word = waiting.pop(0)
-        option, equals, file = word.partition("=")
-        if option != "--plugin":
-            rest.append(word)
-            continue
-        if not equals:
-            file = waiting.pop(0) if waiting and not waiting[0].startswith("--") else ""
-        if not file:
-            raise InputError("--plugin needs a value: a Python file that registers methods or datasets.")
-        files.append(Path(file))
-    return files, rest
 
 
 def _load_plugins(files: Sequence[Path], *, needed: bool) -> None:

@@ -11,7 +11,7 @@ import tyro
 from incseg.cli.arguments import DEFAULT, takes_settings
 from incseg.cli.early import refuse_missing_data, refuse_unknown_dataset
 from incseg.config import DataConfig, Layer, load_recipe, merge
-from incseg.console import Console, progress_of
+from incseg.console import Console, progress_of, publish
 from incseg.errors import IncompleteError, InputError
 from incseg.files import replacing, usable_file
 
@@ -62,6 +62,7 @@ def split(
     aside = Console(stderr=True)
     curriculum = build_curriculum(Protocol.parse(config.protocol), config.data, aside.say, aside.mention)
     described = curriculum.describe()
+    publish(**described)
     console = Console()
     for step in described["steps"]:
         console.say(f"step {step['step']}: {len(step['images'])} images, classes {', '.join(step['classes'])}")
@@ -133,6 +134,7 @@ def _show(
     console.show(dataset.overview(entry.name, found, entry.published_images))
     with replacing(sheet) as temporary:
         dataset.picture_sheet(source, found, entry.colours).savefig(temporary, format="png")
+    publish(pictures=sheet)
     console.say(f"pictures: {sheet}")
 
 
@@ -152,10 +154,12 @@ def _name_problems(
     from incseg.datasets.check import KINDS
     from incseg.datasets.doubts import doubts, nothing_labelled
 
-    for sentence in doubts(entry, source.classes, found):
+    questions = list(doubts(entry, source.classes, found))
+    for sentence in questions:
         console.say(f"worth a look: {sentence}")
     problems = [sentence for findings in found.values() for kind in KINDS for sentence in findings.problems[kind]]
     problems += [sentence for sentence in [nothing_labelled(entry, source.classes, found)] if sentence]
+    publish(classes=source.classes, questions=questions, problems=problems)
     for sentence in problems[:MOST_PROBLEMS]:
         console.say(sentence)
     if len(problems) > MOST_PROBLEMS:
@@ -195,6 +199,7 @@ def convert(
     console = Console()
     for note in convert_dataset(source, out, reading):
         console.say(note)
+    publish(folder=out)
     console.say(f"written to {out}; look at it with: incseg data check folder --data-root {out}")
 
 
@@ -222,6 +227,7 @@ def prepare(
     shortfall = dataset_entry(name).shortfall(source)
     if shortfall:
         raise IncompleteError(shortfall)
+    publish(folder=root, training_images=len(source.train), validation_images=len(source.val))
     Console().say(
         f"{name} is ready in {root}: {len(source.train)} images to learn from, {len(source.val)} to be scored on.\n"
         f"Look at it with: incseg data check {name} --data-root {root}"

@@ -1,13 +1,14 @@
 """Using a trained model: ``incseg import``, ``predict``, ``export``, ``serve``."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
-from incseg.cli.arguments import ModelPath, OptionalStep
+from incseg.cli.arguments import ModelPath, OptionalFolder, OptionalStep
 from incseg.cli.early import refuse_address, refuse_missing_models
-from incseg.console import Console
+from incseg.console import Console, publish
 from incseg.errors import InputError
 from incseg.protocol import count_classes
 
@@ -51,7 +52,37 @@ def import_model(
     model = read_checkpoint(checkpoint, kind, encoder, names, mean or None, std or None)
     model.save(out / "model.safetensors")
     write_card(model, out)
+    publish(model=out, classes=model.classes)
     Console().say(f"{out} is written, with {count_classes(model.classes)}; its outputs equal those of {checkpoint}.")
+
+
+def push(
+    model: ModelPath,
+    repository: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="USER/NAME")],
+    step: OptionalStep = None,
+    private: bool = False,
+    license: Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="")] = None,
+) -> None:
+    """Upload a model to the Hugging Face Hub, with its statistics and a card; others use it as hf://USER/NAME.
+
+    Log in once with 'hf auth login'. No image is uploaded; the card names the classes, the data and the scores.
+
+    Example: incseg push runs/mine me/shapes --license apache-2.0
+
+    Args:
+        model: folder of a run, a step-K folder, or a .safetensors file.
+        repository: where to put it; made if there is none.
+        step: which step of a run.
+        private: a repository made now is visible to you only.
+        license: for the card, as the Hub names it.
+    """
+    refuse_missing_models(model, step=step)
+
+    from incseg.deploy.model import open_model
+
+    place = open_model(model, step, "cpu").push_to_hub(repository, private=private, license=license)
+    publish(repository=repository, address=place)
+    Console().say(f"pushed to {place}; use it with: incseg predict hf://{repository} IMAGES")
 
 
 def predict(
@@ -104,6 +135,7 @@ def export(
     out: Path = Path("model.onnx"),
     format: Annotated[Literal["onnx", "pt2"] | None, tyro.conf.arg(help_behavior_hint="(default: by --out)")] = None,
     step: OptionalStep = None,
+    quantise: OptionalFolder = None,
 ) -> None:
     """Write a model for other runtimes: ONNX, or PyTorch's own exported program (pt2).
 
@@ -115,13 +147,24 @@ def export(
         out: the file to write.
         format: onnx or pt2.
         step: which step of a run.
+        quantise: folder of images like those the model is to be used on: writes an ONNX file that computes in 8 bits,
+            with ranges measured on these images, and says what that costs: mIoU if the folder has masks (images/,
+            masks/, classes.txt), else how many pixels get the same class.
     """
     refuse_missing_models(model, step=step)
 
     from incseg.deploy.export import export as write
     from incseg.deploy.model import open_model
 
+    if quantise is not None:
+        from incseg.deploy.quantise import quantise as write_quantised
+
+        found = write_quantised(open_model(model, step, "cpu"), out, quantise, Console())
+        publish(file=out, **asdict(found))
+        Console().say(f"{out} is written, in 8 bits: {found.sentence}")
+        return
     difference = write(open_model(model, step, "cpu"), out, format)
+    publish(file=out, largest_difference=difference)
     Console().say(f"{out} is written; its logits differ from PyTorch's by at most {difference:.1e}.")
 
 

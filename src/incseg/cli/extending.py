@@ -1,4 +1,4 @@
-"""What a trained model knows: ``incseg extend``, ``statistics``, ``merge``, ``forget``."""
+"""What a trained model knows: ``incseg extend``, ``memory``, ``statistics``, ``merge``, ``forget``."""
 
 import os
 from pathlib import Path
@@ -10,9 +10,10 @@ import incseg
 from incseg.cli.arguments import DEFAULT, ModelPath, OptionalFolder, OptionalStep, takes_settings
 from incseg.cli.early import refuse_missing_models, refuse_unknown_method
 from incseg.config import Layer
-from incseg.console import Console, is_rank_zero
-from incseg.errors import InputError
+from incseg.console import Console, Table, is_rank_zero, percent, publish
+from incseg.errors import IncompleteError, InputError
 from incseg.files import usable_folder
+from incseg.results import Run
 
 if TYPE_CHECKING:  # PyTorch is loaded where it is needed
     from incseg.deploy.model import Model
@@ -38,6 +39,9 @@ def extend(
         str | None, tyro.conf.arg(metavar="METHOD", help_behavior_hint="(default: by what the model carries)")
     ] = None,
     validation: OptionalFolder = None,
+    replay: OptionalFolder = None,
+    memory: Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="(default: all)")] = None,
+    min_agreement: Annotated[float | None, tyro.conf.arg(metavar="PERCENT", help_behavior_hint="")] = None,
     step: OptionalStep = None,
     seed: int = DEFAULT.seed,
     settings: Layer | None = None,
@@ -60,21 +64,90 @@ def extend(
             the model carries statistics; if not, mib+ucd, trained (ucd if the model's head is sigmoid).
         validation: folder like --data, with labels of old or new classes to measure the model on (default: only the
             new classes are measured).
+        replay: folder like --data with old images and their labels, if some are left: half of every batch is taken
+            from it. In closed form only a model without statistics needs them.
+        memory: use at most so many of these, balanced by class.
+        min_agreement: fail with exit code 1, though the model is kept, if it agrees with the model before on the old
+            classes by less than this, in the mean; for pipelines.
         step: which step of a run.
         seed: every random choice follows from it.
         settings: any of the settings below, by section and name.
     """
     refuse_missing_models(model, step=step)
     refuse_unknown_method(method or "")
+    if min_agreement is not None and not 0 <= min_agreement <= 100:
+        raise InputError(f"--min-agreement {min_agreement:g} is no percentage: give a number from 0 to 100.")
 
     from incseg.engine.extend import before_and_after
+    from incseg.report.differences import agreement_table
 
     console = Console()
     given = incseg.load(model, step, "cpu")
-    incseg.extend(given, data, out, method=method, validation=validation, seed=seed, settings=settings, console=console)
+    incseg.extend(
+        given,
+        data,
+        out,
+        method=method,
+        validation=validation,
+        replay=replay,
+        memory=memory,
+        seed=seed,
+        settings=settings,
+        console=console,
+    )
     if is_rank_zero():
         console.show(before_and_after(out))
+        result = Run.read(out)
+        if (agreement := agreement_table(result)) is not None:
+            console.show(agreement)
         console.say(f"model: {out}, described in {out / 'MODEL_CARD.md'}")
+        publish(model=out, run=result.result)
+        _require_agreement(result, min_agreement)
+
+
+def _require_agreement(run: Run, least: float | None) -> None:
+    """Fail for a pipeline where the old classes have changed too much, or where that cannot be told."""
+    reached = run.agreement["mean"] if run.agreement is not None else None
+    if least is None or (reached is not None and 100 * reached >= least):
+        return
+    if reached is None:
+        raise IncompleteError(
+            f"--min-agreement {least:g}: the model before sees hardly any old class on these images, so agreement "
+            "cannot be told; measure with --validation DIR instead."
+        )
+    raise IncompleteError(
+        f"the extended model agrees with the model before by {percent(reached)} % on the old classes, below "
+        f"--min-agreement {least:g}; it is kept in {run.folder}."
+    )
+
+
+def memory(
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")],
+    keep: int,
+    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR", help_behavior_hint="(default: RUN/memory)")] = None,
+    data_root: OptionalFolder = None,
+) -> None:
+    """Choose a few training images of a run to keep, so that every class has its share; 'extend --replay' takes them.
+
+    Writes images/, masks/ and classes.txt, with the labels that the run saw. The same images are chosen every time: the
+    class with the fewest so far takes the next one, the rarest of equals first.
+
+    Example: incseg memory runs/mine --keep 100 --out kept
+
+    Args:
+        run: folder of a run.
+        keep: how many images.
+        out: folder to write, which must not exist yet or be empty.
+        data_root: folder of the run's dataset, if it has moved since the training.
+    """
+    from incseg.engine.memory import keep_images
+
+    console = Console()
+    kept = keep_images(run, keep, out or run / "memory", data_root, console)
+    rows = [[name, str(count)] for name, count in kept.per_class.items()]
+    console.show(Table(f"{kept.images} of {kept.of} images kept", ["class", "images that show it"], rows))
+    publish(memory=kept.folder, images=kept.images, classes=kept.per_class)
+    console.say(f"memory: {kept.folder}; use it with: incseg extend MODEL --data DIR --replay {kept.folder} --out DIR")
 
 
 def statistics(
@@ -190,4 +263,5 @@ def _write(model: "Model", out: Path, remark: str) -> None:
     write_card(model, out, remark=remark)
     console = Console()
     console.say(remark)
+    publish(model=out, classes=model.classes, remark=remark)
     console.say(f"model: {out}, with {', '.join(model.classes[1:])}; described in {RunFolder(out).model_card}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from incseg.cli.arguments import DEFAULT
 from incseg.config import Layer
-from incseg.console import Console, Table, percent
+from incseg.console import Console, Table, percent, publish
 from incseg.deploy.model import Model, open_model
 from incseg.deploy.scoring import FolderScores, score_folder
 from incseg.engine.rescore import rescore
@@ -52,6 +52,7 @@ def _folder_table(model: Model, scores: FolderScores, elsewhere: str) -> Table:
 
 
 def _write(out: Path | None, result: Mapping[str, Any], console: Console) -> None:
+    publish(scores=result)
     if out is not None:
         write_json(out, result)
         console.say(f"scores: {out}")

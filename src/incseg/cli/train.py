@@ -9,7 +9,7 @@ import tyro
 from incseg.cli.arguments import DEFAULT, Names, OptionalFile, OptionalFolder, OptionalStep, takes_settings
 from incseg.cli.early import refuse_missing_data, refuse_missing_models, refuse_unknown_method
 from incseg.config import RESCORING, Layer, load_recipe, merge, recipe_names
-from incseg.console import Console, is_rank_zero
+from incseg.console import Console, is_rank_zero, publish
 from incseg.errors import InputError
 from incseg.files import replacing, usable_file
 
@@ -244,6 +244,7 @@ def reproduce(
     )
     if dry_run:
         print("\n".join(plan.commands()))
+        publish(commands=plan.commands())
     else:
         reproduce_table(plan, out, Console())
 
@@ -261,3 +262,4 @@ def show_runs(folders: Sequence[Path], page: Path, console: Console) -> None:
         console.show(run_class_table(runs[0], elsewhere=str(page)))
     write_report(folders, page)
     console.say(f"report: {page}")
+    publish(report=page, runs={str(run.folder): run.result for run in runs})

@@ -144,6 +144,15 @@ class DataConfig(Section):
     """The classes that a given model already knows, background first; 'incseg extend' sets it."""
     validation: Path | None = None
     """A second folder to score on, its classes matched by name; 'incseg extend' sets it."""
+    replay: Path | None = None
+    """A folder of old images with their labels, from which half of every batch is taken; 'incseg extend' sets it."""
+    replayed_images: int | None = Field(default=None, ge=1)
+    """At most so many of them, balanced by class; none: all. 'incseg extend' sets it."""
+
+    @property
+    def without_replay(self) -> "DataConfig":
+        """The same without old images: only a training needs them, and they may be gone afterwards."""
+        return self.model_copy(update={"replay": None, "replayed_images": None})
 
     @property
     def scored_as(self) -> str:
@@ -155,7 +164,7 @@ class DataConfig(Section):
         words += ["only images with a class learnt so far"] if self.score_on == "seen" else []
         return ", ".join(words)
 
-    @field_validator("root", "splits", "validation")
+    @field_validator("root", "splits", "validation", "replay")
     @classmethod
     def _from_anywhere(cls, path: Path | None) -> Path | None:
         """Absolute, so that a run can be resumed from another folder, or with another spelling of the path."""

@@ -9,12 +9,13 @@ from typing import Any
 from torch import Tensor
 
 from incseg.config import DataConfig
+from incseg.curriculum.old_images import OldImages
 from incseg.datasets import ReportProgress, Source, Split
 from incseg.datasets.scan import class_presence
 from incseg.errors import refuse
 from incseg.loading import ClassPictures, KeptImages, ScoredImages, TrainingImages, TrainingTransform
 from incseg.loading.reduced import reduced
-from incseg.protocol import Protocol, Step
+from incseg.protocol import BACKGROUND, IGNORE, Protocol, Step
 
 
 class Curriculum(ABC):
@@ -30,6 +31,8 @@ class Curriculum(ABC):
     """Per step, the training images it learns from, as indices into ``source.train``."""
     remarks: Sequence[str] = ()
     """What a person should know of the data, in one line each."""
+    old_images: OldImages | None = None
+    """Images of old classes that a person has kept and gives to an extension."""
     unreadable: list[str]
     """A sentence for each file that could not be read when masks were scanned, where settings say to skip it."""
 
@@ -109,9 +112,26 @@ class Library:
         tables = [self.curriculum.training_table(self.curriculum.steps[index]) for index in steps]
         return KeptImages(channels, self._transform, self.curriculum.learnt_from, images, tables)
 
+    def given(self, *, completed: bool = False) -> KeptImages | None:
+        """The old images that a person has kept; None where there are none.
+
+        Their background may be a class that was learnt later, so it is unlabelled (255), unless their masks label the
+        new classes too. A method that completes labels by itself asks for it as it is (``completed``).
+        """
+        old, new = self.curriculum.old_images, self.curriculum.steps[-1].new
+        if old is None:
+            return None
+        is_certain = completed or old.labelled >= set(new)
+        table, split = old.table(BACKGROUND if is_certain else IGNORE), reduced(old.split, self._longest_side)
+        return KeptImages(old.kept_for, self._transform, split, range(len(split)), [table] * len(split))
+
     def pictures(self, files: Sequence[Path], channels: Sequence[int]) -> ClassPictures:
         """Picture files without masks, each of one old class."""
-        return ClassPictures(channels, self._transform, files, self.curriculum.data.longest_side)
+        return ClassPictures(channels, self._transform, files, self._longest_side)
+
+    @property
+    def _longest_side(self) -> int | None:
+        return self.curriculum.data.longest_side
 
     @property
     def _transform(self) -> TrainingTransform:

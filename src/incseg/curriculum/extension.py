@@ -10,6 +10,7 @@ from torch import Tensor
 
 from incseg.config import DataConfig
 from incseg.curriculum.curriculum import Curriculum
+from incseg.curriculum.old_images import OldImages
 from incseg.curriculum.rules import images_showing_most, sampling_weights, training_table
 from incseg.datasets import ReportProgress, Source, Split, open_source
 from incseg.datasets.source import plain
@@ -45,8 +46,12 @@ class Extension(Curriculum):
         given, extended = self.protocol.steps(len(self.classes) - 1)
         self.indices = ((), range(len(source.train)))  # the images that the given model learnt from are not available
         self._channels = self._by_name(source.classes)
-        labelled_old = tuple(channel for channel in self._channels if channel in extended.old)
-        self.steps = [given, replace(extended, labelled_old=labelled_old)]
+        self._labelled_old = tuple(channel for channel in self._channels if channel in extended.old)
+        if data.replay is not None:
+            self.old_images = OldImages.read(data.replay, data, known, new, report_progress)
+        replayed = self.old_images.labelled if self.old_images is not None else frozenset[int]()
+        relearnt = tuple(channel for channel in extended.old if channel in replayed.union(self._labelled_old))
+        self.steps = [given, replace(extended, labelled_old=relearnt)]
         self.unreadable = []
         self._presence = self._presence_in(source.train, source.classes, report_progress)
         self._require_every_class()
@@ -69,7 +74,8 @@ class Extension(Curriculum):
         """The folder labels the new classes, and those of the known ones that it names."""
         assert step.index == 1
         assert not keep_old
-        return training_table(step, {channel: index for index, channel in enumerate(self._channels)}, self.data)
+        labelled = replace(step, labelled_old=self._labelled_old)  # here, and not in replayed images
+        return training_table(labelled, {channel: index for index, channel in enumerate(self._channels)}, self.data)
 
     def shown(self, step: Step) -> dict[int, frozenset[int]]:
         """From the scan of the masks."""
@@ -92,9 +98,10 @@ class Extension(Curriculum):
         return [scored.split.ids[index] for index in indices], self._scored_images(scored, indices, step)
 
     def splits(self) -> dict[str, Split]:
-        """Also those of the second folder."""
+        """Also those of the second folder, and old ones."""
         others = {f"scored {number}": scored.split for number, scored in enumerate(self._scored)}
-        return {**super().splits(), **others}
+        replayed = {} if self.old_images is None else {"replayed": self.old_images.split}
+        return {**super().splits(), **others, **replayed}
 
     @staticmethod
     def _scored_images(scored: LabelledSplit, indices: Sequence[int], step: Step) -> ScoredImages:

@@ -43,6 +43,11 @@ class FileSplit(Split):
         images, masks = ([files[index] for index in indices] for files in (self.images, self.masks))
         return FileSplit([self.ids[index] for index in indices], images, masks, self.table)
 
+    def followed_by(self, other: "FileSplit") -> "FileSplit":
+        """Its images, then those of another split of the same dataset."""
+        images, masks = [*self.images, *other.images], [*self.masks, *other.masks]
+        return FileSplit([*self.ids, *other.ids], images, masks, self.table)
+
     def image(self, index: int) -> "Tensor":
         """(3, H, W) uint8 RGB."""
         return image_tensor(self.images[index])

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from incseg.datasets.source import BACKGROUND_NAMES, plain
 from incseg.deploy.model import Model
 from incseg.errors import InputError, closest
+from incseg.hub import fetched
 from incseg.models import Architecture, Segmenter
 from incseg.models.pretrained import read_state
 from incseg.models.segmenter import NOT_OPTIONS
@@ -107,6 +108,7 @@ def read_checkpoint(
         std: likewise.
     """
     _check_classes(classes)
+    checkpoint = fetched(checkpoint)
     if checkpoint.is_dir():
         return from_smp(_saved_by_smp(checkpoint), classes, mean, std)
     library, _, name = (kind or "").partition(":")

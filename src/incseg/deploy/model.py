@@ -10,8 +10,9 @@ from threading import Event
 import torch
 from torch import Tensor
 
+from incseg.deploy.given_images import MaskLike
 from incseg.deploy.prediction import Prediction
-from incseg.deploy.statistics import MaskLike, learn
+from incseg.deploy.statistics import learn
 from incseg.errors import InputError
 from incseg.images import ImageLike, Pixels, read_image
 from incseg.models.segmenter import STRIDE
@@ -75,6 +76,18 @@ class Model(TrainedModel):
         segmenter = copy.copy(self.segmenter)
         segmenter.architecture = segmenter.architecture.model_copy(update={"longest_side": longest_side})
         return replace(self, segmenter=segmenter)
+
+    def save_pretrained(self, folder: str | Path, license: str | None = None) -> Path:
+        """Write a folder that ``incseg.load`` reads: the model, its statistics, and its card as ``README.md``."""
+        from incseg.deploy import publishing  # noqa: PLC0415 - it needs this class
+
+        return publishing.save_pretrained(self, Path(folder), license=license)
+
+    def push_to_hub(self, repository: str, *, private: bool = False, license: str | None = None) -> str:
+        """Upload it to the Hugging Face Hub as ``user/name``; ``incseg.load("hf://user/name")`` reads it from there."""
+        from incseg.deploy import publishing  # noqa: PLC0415 - it needs this class
+
+        return publishing.push_to_hub(self, repository, private=private, license=license)
 
     def learn(self, images: Sequence[ImageLike], masks: Sequence[MaskLike], names: Sequence[str]) -> "Model":
         """A model that knows more classes, learnt in closed form: one pass over the images, no training.

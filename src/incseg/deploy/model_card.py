@@ -16,12 +16,14 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from incseg.console import Table, percent
 from incseg.deploy.model import Model
 from incseg.files import replacing
+from incseg.hub import is_address
 from incseg.metrics import nan_if_none
 from incseg.run_folder import RunFolder
 
 TAGS = ["semantic-segmentation", "class-incremental-learning", "continual-learning", "pytorch"]
 TASK = "image-segmentation"
 METRIC = "mean_iou"
+PUBLISHED = ("voc", "ade20k", "cityscapes")  # names of datasets that others know too
 
 
 def write_card(model: Model, folder: Path, comparison: Table | None = None, remark: str = "") -> None:
@@ -30,7 +32,9 @@ def write_card(model: Model, folder: Path, comparison: Table | None = None, rema
         temporary.write_text(model_card(model, folder, comparison, remark), encoding="utf-8")
 
 
-def model_card(model: Model, folder: Path, comparison: Table | None = None, remark: str = "") -> str:
+def model_card(
+    model: Model, folder: Path, comparison: Table | None = None, remark: str = "", license: str | None = None
+) -> str:
     """The card as Markdown with a YAML header; the facts are repeated as JSON at the end."""
     architecture, steps = model.segmenter.architecture, _steps(model)
     parameters = sum(p.numel() for p in model.segmenter.parameters())
@@ -41,7 +45,7 @@ def model_card(model: Model, folder: Path, comparison: Table | None = None, rema
         "history": steps,
     }
     card = ModelCard.from_template(
-        _header(folder.name, steps[-1]),
+        _header(folder.name, steps, license),
         template_str=(resources.files("incseg.deploy") / "model_card.md").read_text(encoding="utf-8"),
         name=escaped(folder.name),
         num_classes=len(model.classes) - 1,
@@ -52,8 +56,8 @@ def model_card(model: Model, folder: Path, comparison: Table | None = None, rema
         class_table=_class_table(model.classes, steps),
         comparison_table=_markdown_table(comparison.headers, comparison.rows) if comparison else "",
         comparison_note=escaped(comparison.note) if comparison else "",
-        folder_in_shell=shlex.quote(_one_line(str(folder))),
-        folder_in_python=json.dumps(folder.as_posix(), ensure_ascii=False),
+        folder_in_shell=shlex.quote(_address(folder)),
+        folder_in_python=json.dumps(_address(folder), ensure_ascii=False),
         facts=json.dumps(facts, indent=1, ensure_ascii=False),
     )
     return f"{str(card).rstrip()}\n"
@@ -80,8 +84,15 @@ def _steps(model: Model) -> list[dict[str, Any]]:
     return [{"new_classes": before, "method": "trained elsewhere"}, *recorded] if before else recorded
 
 
-def _header(name: str, last_step: Mapping[str, Any]) -> ModelCardData:
+def _address(folder: Path) -> str:
+    """As a person types it: a path would write hf://user/name with one slash."""
+    return _one_line(folder.as_posix().replace("hf:/", "hf://", 1) if is_address(folder) else folder.as_posix())
+
+
+def _header(name: str, steps: Sequence[Mapping[str, Any]], license: str | None) -> ModelCardData:
     """The metadata that the Hub reads, with the mIoU after the last step where it was measured."""
+    last_step = steps[-1]
+    published = [str(step.get("data")) for step in steps if step.get("data") in PUBLISHED]
     dataset = _one_line(str(last_step.get("data", "")))
     scores = {group: last_step.get("miou", {}).get(group) for group in ("all", "old", "new")}
     results = [
@@ -100,6 +111,8 @@ def _header(name: str, last_step: Mapping[str, Any]) -> ModelCardData:
         library_name="incseg",
         pipeline_tag=TASK,
         tags=TAGS,
+        license=license,
+        datasets=list(dict.fromkeys(published)) or None,
         metrics=[METRIC],
         model_name=_one_line(name) or "model",
         eval_results=results or None,

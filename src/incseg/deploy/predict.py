@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from incseg.console import Console, progress_of
+from incseg.console import Console, progress_of, publish
 from incseg.deploy.model import Model
 from incseg.errors import IncompleteError, InputError
 from incseg.files import usable_folder
@@ -60,6 +60,7 @@ def predict_files(
                 prediction.save(out / file.name)
                 tally.written += 1
             advance(tally.written + len(tally.failed), len(files))
+    publish(out=out, images=[file.name for file in files if str(file.path) not in tally.failed], failed=tally.failed)
     console.say(f"{tally.written} of {len(files)} images segmented: {out}")
     if tally.failed:
         raise IncompleteError(

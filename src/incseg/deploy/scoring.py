@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -16,7 +16,9 @@ from incseg.datasets.folder import LAYOUT
 from incseg.datasets.scan import class_presence
 from incseg.datasets.source import plain
 from incseg.deploy.model import Model
+from incseg.deploy.prediction import Prediction
 from incseg.errors import InputError
+from incseg.images import Pixels
 from incseg.loading import WholeImages, whole_loader
 from incseg.loading.reduced import usual_side
 from incseg.metrics import confusion_matrix, intersection_over_union, mean, none_if_nan, per_class_rates
@@ -26,6 +28,17 @@ from incseg.sizes import far_from_training
 BATCH = 8  # images that are loaded together
 PATIENCE = 5  # seconds after which a log is told how far it is
 NAMED = 12  # classes that a sentence names at most
+
+
+class Predicts(Protocol):
+    """A model, or a file that was exported from one."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """By channel, background first."""
+
+    def predict_all(self, images: Sequence[Pixels]) -> list[Prediction]:
+        """Segment images."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +119,7 @@ class FolderScores:
         }
 
 
-def score_folder(model: Model, data: Path, console: Console, workers: int = 0) -> FolderScores:
+def score_folder(model: Predicts, data: Path, console: Console, workers: int = 0) -> FolderScores:
     """Predict the folder's validation images as ``incseg predict`` does, and compare with its masks."""
     if not data.is_dir():
         raise InputError(f"--data {data} is not a folder; it must hold {LAYOUT}.")
@@ -131,13 +144,16 @@ def score_folder(model: Model, data: Path, console: Console, workers: int = 0) -
     return FolderScores(model.classes, labelled, unknown, images, which, total)
 
 
-def _scale_warning(model: Model, split: Split) -> str:
+def _scale_warning(model: Predicts, split: Split) -> str:
+    """Of an exported file the scale of its training is not known."""
+    if not isinstance(model, Model):
+        return ""
     network = model.segmenter.architecture
     side = usual_side(split, network.longest_side)
     return far_from_training(side, network.seen_side, "to about {} pixels before") if side else ""
 
 
-def _confusion(model: Model, batch: Batch) -> Tensor:
+def _confusion(model: Predicts, batch: Batch) -> Tensor:
     predictions = model.predict_all([image.permute(1, 2, 0).numpy() for image in batch.images])
     ids = torch.stack([torch.from_numpy(prediction.ids) for prediction in predictions])
     return confusion_matrix(batch.labels, ids, len(model.classes))

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from incseg.console import Console
+from incseg.deploy import rest
 from incseg.deploy.served_page import STYLE, build_app
-from incseg.deploy.viewer import ModelViewer
+from incseg.deploy.viewer import LiveViewer, ModelViewer
 from incseg.deploy.visitors import UploadLimit, Visitors
 from incseg.errors import InputError
 
@@ -41,6 +42,7 @@ def serve(models: Sequence[Path], host: str, port: int | None, device: str = "au
         )
     except (OSError, OverflowError) as error:
         raise InputError(f"the page cannot be opened at {host}, port {port or '7860 to 7959'}: {error}") from None
+    rest.mount(app.app, LiveViewer(viewer).now, visitors)
     for name in viewer.repeated:
         Console().say(f"{name} equals a model named before it and is shown once.")
     Console().say(f"open {app.local_url} in a browser; stop with Ctrl+C.{_warning(host)}")

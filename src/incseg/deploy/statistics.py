@@ -9,17 +9,18 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from incseg.batch import Batch
-from incseg.config import RunConfig
-from incseg.console import Console, percent, progress_of
-from incseg.datasets import ReportProgress, Source, Split, open_source
+from incseg.config import DataConfig, RunConfig
+from incseg.console import Console, percent, progress_of, publish
+from incseg.curriculum.old_images import OldImages
+from incseg.datasets import ReportProgress, Split, open_source
 from incseg.datasets.scan import class_presence, in_threads, pixel_counts, refuse_unknown
 from incseg.datasets.source import plain
+from incseg.deploy.given_images import GivenImages, MaskLike
 from incseg.errors import InputError, closest
-from incseg.images import ClassIds, ImageLike, Pixels, read_image, read_mask
+from incseg.images import ImageLike
 from incseg.loading import WholeImages, whole_loader
 from incseg.loading.reduced import reduced
 from incseg.metrics import confusion_matrix, intersection_over_union, mean
@@ -32,14 +33,13 @@ from incseg.protocol import BACKGROUND, IGNORE
 from incseg.run_folder import statistics_file
 
 AnyModel = TypeVar("AnyModel", bound=TrainedModel)
-MaskLike = str | Path | NDArray[np.integer[Any]]
 CLOSED_FORM = "analytic"  # the method that adds classes to statistics
 TRAINED: dict[str, str] = {"softmax": RunConfig.model_fields["method"].default, "sigmoid": "ucd"}  # by the head
 BATCH = 8  # images of one size that go through the network together
 COMPARED = 100  # validation images at most on which two heads are compared
 
 
-def choose_method(model: TrainedModel) -> tuple[str, str]:
+def choose_method(model: TrainedModel, *, has_old_images: bool = False) -> tuple[str, str]:
     """The method with which a model is extended unless a person chooses another, and one line that says why."""
     is_solved = model.segmenter.architecture.closed_form is not None
     trained = TRAINED[model.segmenter.architecture.head]
@@ -49,6 +49,8 @@ def choose_method(model: TrainedModel) -> tuple[str, str]:
             "The model carries statistics of its training images, so the new classes are added in closed form, in "
             f"seconds ({CLOSED_FORM}).{instead}"
         )
+    if is_solved and has_old_images:
+        return CLOSED_FORM, f"The head of this model was solved in closed form, and so are new classes ({CLOSED_FORM})."
     if is_solved:
         place = f" ({statistics_file(model.path)})" if model.path is not None else ""
         raise InputError(
@@ -127,27 +129,58 @@ def gather_statistics(
     source = open_source("folder", data)
     for note in source.notes:
         console.say(note)
-    table = _table(_channels_by_name(source, data, model.classes))
+    table = _table(_channels_by_name(source.classes, data, model.classes))
     class_presence(source.val, source.classes)  # refuses masks with ids of no class before the work begins
     fit, segmenter = Fit(), copy.deepcopy(model.segmenter).to(model.exact_device)
-    layout = segmenter.architecture.closed_form or feature_layout(segmenter, len(model.classes))
-    with progress_of(f"gathering statistics from {len(source.train)} images", console) as advance:
-        learnt_from = reduced(source.train, segmenter.architecture.longest_side)
-        labelled = Labelled(learnt_from, source.classes, table, workers, advance)
-        statistics = labelled.added_to(Statistics.empty(layout, model.exact_device), fit, segmenter)
+    statistics = _gathered(segmenter, source.train, source.classes, table, fit, console, workers)
     memory = as_memory(statistics, fit)
     save_memory({**remembered, **memory}, file)
     size = sum(tensor.nbytes for tensor in memory.values()) / 1e6
+    publish(statistics=file, megabytes=round(size, 1))
     console.say(f"{file} {'is replaced' if there else 'is written'}: {size:.1f} MB, sums over cells and no image.")
     scored = WholeImages(source.val, range(min(len(source.val), COMPARED)), table)
     if len(scored):
         own = _mean_iou(segmenter, scored, len(model.classes), workers)
         segmenter.use_head(solved_head(statistics, [len(model.classes)], fit.ridge))
         solved = _mean_iou(segmenter, scored, len(model.classes), workers)
+        publish(miou={"own_head": own, "closed_form_head": solved}, images=len(scored))
         console.say(
             f"mIoU on {len(scored)} validation images: {percent(own)} with the model's own head, which it keeps, and "
             f"{percent(solved)} with the closed-form head that an extension begins with."
         )
+
+
+def from_old_images(model: AnyModel, folder: Path, most: int | None, console: Console) -> AnyModel:
+    """The model with statistics of old images, at most ``most``; one that carries statistics needs none of them."""
+    if statistics_among(model.remembered()):
+        console.say(
+            f"The images of {folder} are not used: the model carries statistics of the images it was trained on, and "
+            "adding old images to them would count these twice."
+        )
+        return model
+    old = OldImages.read(folder, DataConfig(replayed_images=most), model.classes)
+    table = _table(_channels_by_name(old.classes, folder, model.classes))
+    fit, segmenter = Fit(), copy.deepcopy(model.segmenter).to(model.exact_device)
+    statistics = _gathered(segmenter, old.split, old.classes, table, fit, console)
+    console.say(f"The model has no statistics: they are gathered from {len(old.split)} images of {folder}.")
+    return replace(model, memory={**model.remembered(), **as_memory(statistics, fit)})
+
+
+def _gathered(
+    segmenter: Segmenter,
+    split: Split,
+    classes: Sequence[str],
+    table: Tensor,
+    fit: Fit,
+    console: Console,
+    workers: int = 0,
+) -> Statistics:
+    """Of images that label all classes of a model, with the features its own statistics would have."""
+    layout = segmenter.architecture.closed_form or feature_layout(segmenter, sum(segmenter.classifier.head_sizes))
+    with progress_of(f"gathering statistics from {len(split)} images", console) as advance:
+        learnt_from = reduced(split, segmenter.architecture.longest_side)
+        labelled = Labelled(learnt_from, classes, table, workers, advance)
+        return labelled.added_to(Statistics.empty(layout, segmenter.mean.device), fit, segmenter)
 
 
 @dataclass(frozen=True)
@@ -193,44 +226,6 @@ class Labelled:
                     self.report_progress(done, len(images))
 
 
-class GivenImages(Split):
-    """Images and masks in memory."""
-
-    def __init__(self, images: Sequence[Pixels], masks: Sequence[ClassIds]):
-        self.ids = [str(index) for index in range(len(images))]
-        self._images, self._masks = images, masks
-
-    @classmethod
-    def read(cls, images: Sequence[ImageLike], masks: Sequence[MaskLike]) -> "GivenImages":
-        """From files, Pillow images or arrays; each mask must have the size of its image."""
-        if len(images) != len(masks) or not len(images):
-            raise InputError(f"every image needs one mask, and there are {len(images)} images and {len(masks)} masks.")
-        pixels = [read_image(image) for image in images]
-        return cls(pixels, [_mask(mask, pixels[index].shape[:2], index) for index, mask in enumerate(masks)])
-
-    def image(self, index: int) -> Tensor:
-        """(3, H, W) uint8 RGB."""
-        return torch.tensor(self._images[index]).permute(2, 0, 1)
-
-    def mask(self, index: int) -> Tensor:
-        """(H, W) ids, in the order of the names."""
-        return torch.tensor(self._masks[index])
-
-    def where(self, index: int) -> str:
-        """Its number, from 0 as in Python."""
-        return f"masks[{index}]"
-
-
-def _mask(mask: MaskLike, size: tuple[int, ...], index: int) -> ClassIds:
-    """The ids of a mask, which must be those of pixels of an image of that size."""
-    ids = read_mask(Path(mask)) if isinstance(mask, (str, Path)) else np.asarray(mask)
-    if ids.ndim != 2 or ids.dtype.kind not in "iub":
-        raise InputError(f"masks[{index}] must be an array (H, W) of whole numbers, not {ids.shape} {ids.dtype}.")
-    if ids.shape != size:
-        raise InputError(f"masks[{index}] is {ids.shape[1]}×{ids.shape[0]} but its image is {size[1]}×{size[0]}.")
-    return ids.astype(np.int32)
-
-
 def _table(channels: Sequence[int]) -> Tensor:
     """(256,) id → channel, from the channels of the ids 0, 1, …; 255 stays ignored."""
     table = torch.full((IGNORE + 1,), BACKGROUND)
@@ -239,13 +234,13 @@ def _table(channels: Sequence[int]) -> Tensor:
     return table
 
 
-def _channels_by_name(source: Source, data: Path, classes: Sequence[str]) -> list[int]:
+def _channels_by_name(names: Sequence[str], data: Path, classes: Sequence[str]) -> list[int]:
     """The channel of every class of a folder, which must name all classes of the model, in any order, and no other."""
     known = {plain(name): channel for channel, name in enumerate(classes) if channel != BACKGROUND}
-    named, file = {plain(name) for name in source.classes[1:]}, data / "classes.txt"
-    if plain(source.classes[0]) in known:
-        raise InputError(f"the first line of {file} is '{source.classes[0]}': the background comes first.")
-    for name in source.classes[1:]:
+    named, file = {plain(name) for name in names[1:]}, data / "classes.txt"
+    if plain(names[0]) in known:
+        raise InputError(f"the first line of {file} is '{names[0]}': the background comes first.")
+    for name in names[1:]:
         if plain(name) not in known:
             raise InputError(
                 f"{file} names '{name}', which the model does not know: statistics are gathered from the images that "
@@ -254,7 +249,7 @@ def _channels_by_name(source: Source, data: Path, classes: Sequence[str]) -> lis
     missing = [name for name in classes[1:] if plain(name) not in named]
     if missing:
         raise InputError(f"{file} does not name {', '.join(missing)}: the statistics need every class of the model.")
-    return [BACKGROUND, *(known[plain(name)] for name in source.classes[1:])]
+    return [BACKGROUND, *(known[plain(name)] for name in names[1:])]
 
 
 def _refuse_names(model: TrainedModel, names: Sequence[str]) -> None:

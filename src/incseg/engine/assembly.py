@@ -43,6 +43,7 @@ from incseg.seeding import seed_from
 
 LINEAGE = ("colours", "extends")  # what a result says of where its model comes from; evaluating again keeps it
 MOST_REPEATS = 32  # of an image in one batch
+OF_EXTENSIONS = ("known", "validation", "replay", "replayed_images")  # settings of the data
 NAMED = ("protocol", "method", "seed")  # fields of a result of their own, so not repeated among its settings
 
 
@@ -82,8 +83,8 @@ def train(
     """
     config = with_precision(config)
     _check(config, out)
-    if given is None and (config.data.known or config.data.validation):
-        raise InputError("data.known and data.validation belong to 'incseg extend': 'incseg train' takes neither.")
+    if given is None and (named := [name for name in OF_EXTENSIONS if getattr(config.data, name)]):
+        raise InputError(f"settings such as data.{named[0]} belong to 'incseg extend': 'incseg train' takes none.")
     stop = StopRequests()
     with (
         stop.heard(config.engine.max_time),
@@ -159,7 +160,7 @@ def build(
     say, mention = (heard.say, heard.mention) if heard is not None else (None, None)
     method, folder = _method(config), RunFolder(out)
     if given is not None:
-        check_given_model(given, folder, method)
+        check_given_model(given, folder, method, has_old_images=config.data.replay is not None)
         method.load_memory({name: tensor.to(fabric.device) for name, tensor in given.memory.items()})
         if method.lacks_statistics:
             raise InputError(
@@ -204,11 +205,19 @@ def build(
 
 
 def _method(config: RunConfig) -> methods.Method:
-    """The method of a run; one that trains also gathers statistics for later extensions, unless switched off."""
+    """The method of a run; one that trains also gathers statistics for later extensions, unless switched off.
+
+    Where old images are given, a method that does not replay any by itself replays these.
+    """
     method = methods.parse(config.method, config.settings)
-    if method.solves or not config.engine.statistics:
+    if method.solves:
         return method
-    return replace(method, parts=(*method.parts, methods.ClosedForm(carried=True)))
+    more: list[methods.Part] = [methods.ClosedForm(carried=True)] if config.engine.statistics else []
+    if config.data.replay is not None and not method.rehearses:
+        if method.replays:
+            raise InputError(f"'{method.name}' replays pictures of its own: leave --replay out, or use another method.")
+        more = [methods.GivenOldImages(), *more]
+    return replace(method, parts=(*method.parts, *more))
 
 
 def _check(config: RunConfig, out: Path) -> None:

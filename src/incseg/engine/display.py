@@ -128,6 +128,33 @@ class PlainDisplay:
         self._console.mention(text)
 
 
+class LinesDisplay:
+    """JSON lines for a program: when a step begins, and at every percent of it."""
+
+    def __init__(self, console: Console):
+        self._console = console
+
+    def begin(self, status: Status) -> None:
+        """Where it begins."""
+        self._emit(status)
+
+    def update(self, status: Status) -> None:
+        """How far it is, about a hundred times per step."""
+        if status.done == status.iterations or status.done % max(1, status.iterations // 100) == 0:
+            self._emit(status)
+
+    def end(self) -> None:
+        """Nothing to clear away."""
+
+    def _emit(self, status: Status) -> None:
+        place = {"step": status.step, "last_step": status.last_step, "epoch": status.epoch, "epochs": status.epochs}
+        self._console.emit(
+            "training", title=status.title, **place, done=status.done, of=status.iterations, losses=status.losses
+        )
+
+
 def display_for(console: Console) -> Display:
     """A bar for a terminal, lines for anything else; none of these lines is said where it is to be quiet."""
+    if console.in_lines and not console.results_only:
+        return LinesDisplay(console)
     return LiveDisplay(console) if console.is_terminal and not console.results_only else PlainDisplay(console)

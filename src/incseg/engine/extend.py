@@ -15,6 +15,7 @@ from incseg.curriculum import new_classes
 from incseg.datasets import Source, open_source
 from incseg.datasets.folder import LAYOUT
 from incseg.datasets.source import BACKGROUND_NAMES, plain
+from incseg.engine.agreement import agreement
 from incseg.engine.assembly import train
 from incseg.engine.first_step import GivenModel
 from incseg.errors import InputError
@@ -24,7 +25,7 @@ from incseg.metrics import mean
 from incseg.models.segmenter import STRIDE
 from incseg.models.storage import TrainedModel
 from incseg.results import Run
-from incseg.run_folder import RunFolder, model_name
+from incseg.run_folder import RunFolder, model_name, read_json, write_json
 
 EPOCHS = 30  # the paper's, as long as that is neither too few nor too many iterations
 FEWEST, MOST = 800, 6000
@@ -39,6 +40,8 @@ FIXED = {
     "model": "the network is the given model's",
     "data.root": "the folder is given with --data",
     "data.validation": "the folder is given with --validation",
+    "data.replay": "the folder is given with --replay",
+    "data.replayed_images": "the number is given with --memory",
     "data.known": "the classes known so far are the given model's",
     "data.class_order": "new classes are learnt in the order of classes.txt",
     "data.splits": "an extension is one step, and all training images of the folder belong to it",
@@ -53,6 +56,8 @@ def extend(
     *,
     method: str,
     validation: Path | None,
+    replay: Path | None = None,
+    memory: int | None = None,
     seed: int,
     settings: Mapping[str, Any],
     console: Console,
@@ -62,7 +67,8 @@ def extend(
         if place is not None and not place.is_dir():
             raise InputError(f"{option} {place} is not a folder; it must hold {LAYOUT}.")
     source = open_source("folder", data, _reading(settings))
-    config = choose_settings(model, source, data, method, seed, validation, settings)
+    old = {"replay": replay, "replayed_images": memory}
+    config = choose_settings(model, source, data, method, seed, validation, settings, old)
     solves = methods.parse(config.method, config.settings).solves
     if not solves:
         _ = model.segmenter.trained_head  # refuses a head that cannot be trained
@@ -70,6 +76,10 @@ def extend(
     if solves and settings.get("optim") and is_rank_zero():
         console.say("--optim.… has no effect here: the step is solved, not trained.")
     train(config, out, None, console, _given(model))
+    if is_rank_zero():
+        folder = RunFolder(out)
+        found = agreement(folder, config, model.colours, console)
+        write_json(folder.result, {**read_json(folder.result), "agreement": found})
 
 
 def _reading(settings: Mapping[str, Any]) -> DataConfig:
@@ -86,8 +96,13 @@ def choose_settings(
     seed: int,
     validation: Path | None,
     settings: Mapping[str, Any],
+    old: Mapping[str, Any] | None = None,
 ) -> RunConfig:
-    """Settings that fit the data's size and the model's history, with those that the person has chosen on top."""
+    """Settings that fit the data's size and the model's history, with those that the person has chosen on top.
+
+    ``old`` are the settings on old images to replay. They take half of every batch, and the new images are seen as
+    often as without them: an epoch has then twice as many iterations.
+    """
     for name, reason in FIXED.items():
         section, _, key = name.partition(".")
         if section in settings and (not key or key in settings[section]):
@@ -107,6 +122,7 @@ def choose_settings(
             "root": data,
             "validation": validation,
             "known": model.classes,
+            **(old or {}),
             "crop_size": trained.get("crop_size") or _crop_size(source, longest_side),
             "longest_side": longest_side,
         },
@@ -127,6 +143,11 @@ def _batch_size(images: int) -> int:
     return min(max(images // FEWEST_PER_EPOCH, 2), LARGEST_BATCH)
 
 
+def _per_epoch(images: int, batch_size: int, replays: bool) -> int:
+    """Iterations in which the folder's own images are all seen."""
+    return batches_per_epoch(images, batch_size - batch_size // 2 if replays else batch_size)
+
+
 def _crop_size(source: Source, longest_side: int | None) -> int:
     """About the side of the folder's images, so that training sees objects at the scale that prediction sees."""
     sides = [math.sqrt(math.prod(shape)) for shape in usual_shapes(reduced(source.train, longest_side), most=16)]
@@ -140,19 +161,25 @@ def _announce(model: TrainedModel, source: Source, config: RunConfig, solves: bo
     first = source.classes[0]
     if plain(first) not in BACKGROUND_NAMES and plain(first) != plain(model.classes[0]):
         console.say(f"'{first}', the first line of classes.txt, is taken for the background.")
-    optim, images = config.optim, len(source.train)
+    optim, images, replays = config.optim, len(source.train), config.data.replay is not None
     how = (
         f", one pass over {images} images, no training"
         if solves
-        else f" on {images} images, {optim.epochs * batches_per_epoch(images, optim.batch_size)} iterations "
-        f"({optim.epochs} epochs), batch {optim.batch_size}, crops of {config.data.crop_size}, "
-        f"learning rate {optim.incremental_learning_rate:g}"
+        else f" on {images} images, {optim.epochs * _per_epoch(images, optim.batch_size, replays)} iterations "
+        f"({optim.epochs} epochs), batch {optim.batch_size}{', half of it old images' if replays else ''}, "
+        f"crops of {config.data.crop_size}, learning rate {optim.incremental_learning_rate:g}"
     )
     new = new_classes(model.classes, source)
     console.mention(f"{len(model.classes) - 1} classes + {', '.join(new)}: {config.method}{how}")
     labelled_too = [name for name in source.classes[1:] if name not in new]
     if labelled_too:
         console.mention(f"{', '.join(labelled_too)}: known to the model, and learnt further where it is labelled.")
+
+
+def solves(method: str, settings: Mapping[str, Any]) -> bool:
+    """Whether a method adds classes in closed form instead of training."""
+    named = {name: values for name, values in settings.items() if name in methods.method_names()}
+    return methods.parse(method, named).solves
 
 
 def _given(model: TrainedModel) -> GivenModel:

@@ -129,13 +129,16 @@ class GivenModel:
     """What a person calls it."""
 
 
-def check_given_model(given: GivenModel, folder: RunFolder, method: Method) -> None:
+def check_given_model(given: GivenModel, folder: RunFolder, method: Method, *, has_old_images: bool = False) -> None:
     """Refuse a method that cannot extend this model, and a folder that began with another model."""
-    if method.keeps_data or method.rehearses:
+    if method.keeps_data or (method.rehearses and not has_old_images):
+        instead = "give some with --replay DIR" if method.rehearses else "use another method"
         raise InputError(
-            f"'{method.name}' trains on images of earlier steps, and the images this model learnt from are not here."
+            f"'{method.name}' trains on images of earlier steps, and the images this model learnt from are not here: "
+            f"{instead}."
         )
-    if method.first_step not in ("", given.remembered_by):
+    continued = replace(method, parts=tuple(part for part in method.parts if not part.rehearses))
+    if continued.first_step not in ("", given.remembered_by):
         raise InputError(
             f"'{method.name}' continues from what it remembers of earlier training, and this model comes without: "
             "give the folder of a run trained with it, or use a method without memory (see: incseg list methods)."

@@ -44,7 +44,7 @@ def _require_scoring(settings: Layer, config: RunConfig) -> None:
 def _rescore(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
     here = config.engine.model_copy(update={"accelerator": "auto", "devices": 1, "nodes": 1, "precision": "auto"})
     fabric = launch(config.model_copy(update={"engine": here}))
-    curriculum = build_curriculum(Protocol.parse(config.protocol), config.data)
+    curriculum = build_curriculum(Protocol.parse(config.protocol), config.data.without_replay)
     entries: list[dict[str, Any]] = []
     skips = config.data.on_error == "skip"
     for step in curriculum.steps:

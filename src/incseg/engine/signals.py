@@ -97,8 +97,9 @@ class StopRequests:
 
 def run_child(command: Sequence[str]) -> int:
     """The exit code of a command, which is asked to stop when this process is, and does not outlive it."""
-    on_linux = sys.platform == "linux"
-    process = subprocess.Popen(command, preexec_fn=_stop_with_parent if on_linux else None)  # noqa: PLW1509 - one call
+    ended_with_us = _stop_with_parent if sys.platform == "linux" else None
+    said_to = sys.stderr if sys.stdout is sys.stderr else None  # as for all that this process says
+    process = subprocess.Popen(command, stdout=said_to, preexec_fn=ended_with_us)  # noqa: PLW1509 - one call
     try:
         with _passed_on(process):
             return process.wait()

@@ -11,7 +11,7 @@ from incseg.methods.method import Method, MethodSum
 from incseg.methods.parsing import describe_methods, method_names, parse, register_method, require_head, summands
 from incseg.methods.part import Context, Contrast, Distillation, LossTerm, Part, Penalty, Segmentation, default
 from incseg.methods.regularisation import ewc, pi, rw
-from incseg.methods.rehearsal import emseg
+from incseg.methods.rehearsal import GivenOldImages, emseg
 from incseg.methods.ridge import ClosedForm, analytic
 from incseg.methods.unbiased import mib
 
@@ -21,6 +21,7 @@ __all__ = [
     "Contrast",
     "CrossEntropy",
     "Distillation",
+    "GivenOldImages",
     "LossTerm",
     "Method",
     "MethodSum",

@@ -113,8 +113,9 @@ def method_names() -> list[str]:
 def parse(text: str, settings: Settings | None = None) -> Method:
     """Read a sum such as ``"mib+ucd"``, with settings by method name: ``{"ucd": {"temperature": 0.1}}``.
 
-    >>> [type(part).__name__ for part in parse("mib+ucd").parts]
-    ['UnbiasedCrossEntropy', 'UnbiasedDistillation', 'BalancedInitialisation', 'ContrastiveDistillation']
+    Examples:
+        >>> [type(part).__name__ for part in parse("mib+ucd").parts]
+        ['UnbiasedCrossEntropy', 'UnbiasedDistillation', 'BalancedInitialisation', 'ContrastiveDistillation']
     """
     settings = settings or {}
     entries = [METHODS.find(name, text) for name in summands(text)]

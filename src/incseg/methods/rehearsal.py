@@ -36,9 +36,10 @@ class RehearsalMemory(Part):
     size: int = 100
 
     def replay(self, context: Context) -> Replay | None:
-        """What was kept so far; nothing at step 0."""
+        """What was kept so far, or is given as such; nothing at step 0."""
         if "images" not in self.memory:
-            return None
+            given = context.library.given(completed=True)
+            return None if given is None else Replay(given)
         kept = (self.memory[name].tolist() for name in ("images", "steps", "channels"))
         return Replay(context.library.kept(*kept))
 
@@ -63,6 +64,16 @@ class RehearsalMemory(Part):
         steps = self.memory["steps"].tolist()
         shown = {step: library.shown(step) for step in set(steps)}
         return {(i, step): shown[step][i] for i, step in zip(self.memory["images"].tolist(), steps, strict=True)}
+
+
+@dataclass
+class GivenOldImages(Part):
+    """Old images that a person has kept, in half of every batch: for methods that do not rehearse by themselves."""
+
+    def replay(self, context: Context) -> Replay | None:
+        """With the labels they have; their background is unlabelled, so that other parts decide what it is."""
+        given = context.library.given()
+        return None if given is None else Replay(given)
 
 
 def _take_turns(

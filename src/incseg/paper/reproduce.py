@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from incseg.config import DataConfig
-from incseg.console import Console, Table, decimal
+from incseg.console import Console, Table, decimal, publish
 from incseg.curriculum import Curriculum, build_curriculum
 from incseg.engine.signals import run_child
 from incseg.errors import Stopped, TrainingError
@@ -41,6 +41,7 @@ def reproduce_table(plan: Plan, out: Path, console: Console) -> None:
     write_csv(plan.table, outcome, numbers)
     written = ", ".join(map(str, [numbers, *draw(plan.table, outcome, out)]))
     console.say(f"written: {written}")
+    publish(csv=numbers, failed=[run.folder for run in failed])
     if failed:
         folders = ", ".join(str(run.folder) for run in failed)
         raise TrainingError(f"{len(failed)} of {len(plan.runs)} runs failed: {folders}; run this again to retry them.")
@@ -52,7 +53,8 @@ def execute(plan: Plan, console: Console) -> list[PlannedRun]:
     check_data(pending, console)
     failed = []
     for number, run in enumerate(pending, 1):
-        command = [*run.arguments(_available_first_step(run, plan)), *(["--quiet"] if console.results_only else [])]
+        asked = ["--quiet"] * console.results_only + ["--progress", "json"] * console.in_lines
+        command = [*run.arguments(_available_first_step(run, plan)), *asked]
         console.mention(f"run {number} of {len(pending)}: incseg {shlex.join(command)}")
         code = run_child([sys.executable, "-m", "incseg", *command])
         if code == Stopped.EXIT_CODE:

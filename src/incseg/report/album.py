@@ -70,7 +70,7 @@ def collect_album(runs: Sequence[Run], most_bytes: int = MOST_BYTES) -> Album:
 
 def _pack(name: str, file: Path, folders: Sequence[Sequence[Path]]) -> PackedImage:
     """``folders`` by run, then by step; the ground truth of a step is taken from the first run that saved it."""
-    image = _open(file).convert("RGB")
+    image = open_picture(file).convert("RGB")
     image.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
     truths = [[folder / f"{name}.truth.png" for folder in same_step] for same_step in zip(*folders, strict=True)]
     predictions = [[folder / f"{name}.prediction.png" for folder in row] for row in folders]
@@ -86,7 +86,7 @@ def _pack(name: str, file: Path, folders: Sequence[Sequence[Path]]) -> PackedIma
 def _pack_map(path: Path | None, size: tuple[int, int]) -> PackedMap:
     if path is None:
         return None
-    channels = _open(path).resize(size, Image.Resampling.NEAREST)
+    channels = open_picture(path).resize(size, Image.Resampling.NEAREST)
     return base64.b64encode(zlib.compress(np.asarray(channels, np.uint8).tobytes(), 9)).decode()
 
 
@@ -96,7 +96,8 @@ def _data_uri(image: Image.Image) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def _open(path: Path) -> Image.Image:
+def open_picture(path: Path) -> Image.Image:
+    """A picture that a run saved."""
     try:
         with Image.open(path) as image:
             image.load()

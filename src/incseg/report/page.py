@@ -20,6 +20,7 @@ from incseg.paper.comparison import beside_the_paper
 from incseg.protocol import IGNORE
 from incseg.report import charts, curves, per_class
 from incseg.report.album import Album, collect_album
+from incseg.report.differences import agreement_tables, differences
 from incseg.report.summary import (
     conventions_table,
     per_step_table,
@@ -55,6 +56,8 @@ def render(runs: Sequence[Run]) -> str:
         per_step=per_step_table(runs),
         album=album,
         iou_groups=per_class.iou_over_steps(runs),
+        agreement=agreement_tables(runs),
+        differences=[differences(run) for run in runs],
         forgetting=per_class.forgetting(runs),
         mistakes=[_mistakes(run.steps[-1], run.classes) for run in runs],
         loss_panels=curves.loss_terms(runs),
