@@ -230,6 +230,18 @@ def test_memory_is_bounded_whatever_the_images(monkeypatch: pytest.MonkeyPatch) 
     assert_close_heads(found, whole)
 
 
+def test_images_wait_for_others_of_their_padded_size_but_not_in_any_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    segmenter, start = network(), empty(network())
+    sizes = [(50, 70), (64, 96), (100, 90), (40, 80)]
+    batches = [batch_of(i, images=1, height=height, width=width) for i, (height, width) in enumerate(sizes)]
+    seen = sizes_given_to(monkeypatch, Segmenter, "features")
+    together = gather(segmenter, start, batches, Fit(mirrored=False))
+    assert seen == [1, 3]
+    monkeypatch.setattr(gathering, "MOST_WAITING", 0)
+    assert_close_heads(gather(segmenter, start, batches, Fit(mirrored=False)), together)
+    assert seen[2:] == [1, 1, 1, 1]
+
+
 def test_what_all_processes_found_is_what_join_returns() -> None:
     segmenter, batch = network(), batch_of(11)
     alone = gather(segmenter, empty(segmenter), [batch], Fit())

@@ -69,6 +69,8 @@ def student_network(
         return QuickStudent(flat, flat)
     if _is_large(shape):
         return QuickStudent(flat, _compiled(flat))
+    # Gradients are made on the stream of the capture and added to those of the parameters on another: as is intended.
+    torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
     with _statistics_kept(student), _without_cached_casts(fabric):
         graphed = torch.cuda.make_graphed_callables(flat, (_blank(shape, fabric),), WARM_UP, allow_unused_input=True)
         return QuickStudent(flat, cast(Flat, graphed))

@@ -4,13 +4,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from incseg.batch import Batch
 from incseg.datasets import Split
-from incseg.datasets.scan import in_threads
+from incseg.datasets.scan import in_threads, pixel_counts
 from incseg.datasets.source import ReportProgress
 from incseg.errors import InputError, Note, refuse
 from incseg.loading.addresses import Address
@@ -40,16 +42,16 @@ class TrainingImages(Dataset[Batch]):
     ) -> Tensor:
         """(C,) float64, the pixels of each channel in the labels of all these images."""
 
-        def counts_of(position: int) -> Tensor:
+        def counts_of(position: int) -> NDArray[np.int64]:
             try:
-                labels = self.table[self.split.mask(self.indices[position]).long()]
+                return pixel_counts(self.split, self.indices[position])[: IGNORE + 1]
             except InputError as error:
                 (note or refuse)(str(error))
-                return torch.zeros(num_classes, dtype=torch.int64)
-            return torch.bincount(labels.flatten(), minlength=IGNORE + 1)[:num_classes]
+                return np.zeros(IGNORE + 1, np.int64)
 
-        found = in_threads(counts_of, len(self), report_progress)
-        return sum(found, torch.zeros(num_classes, dtype=torch.int64)).double()
+        by_id = torch.from_numpy(sum(in_threads(counts_of, len(self), report_progress), np.zeros(IGNORE + 1, np.int64)))
+        by_channel = torch.zeros(IGNORE + 1, dtype=torch.int64).index_add_(0, self.table, by_id)
+        return by_channel[:num_classes].double()
 
     def __getitem__(self, address: Address) -> Batch:
         position, seed = address

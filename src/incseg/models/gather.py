@@ -25,10 +25,14 @@ from incseg.protocol import IGNORE
 # Memory is bounded by these and by the width squared, whatever the size and the number of the images.
 CELLS = 2048  # that are projected and added at once
 PIXELS = 2**20  # of images that go through the network together; a larger image goes alone
+MOST_WAITING = 8  # times as many pixels may wait for others of their size
 TILE, CONTEXT = 2048, 128  # pixels: the side of the tiles of a still larger image, and what only their middles see
 # Random features per channel that is projected. Wider is a little better, and costs W² per cell: with the first, an
 # extension on a CPU costs about 1.35 forward passes of a ResNet-18 over its images ('incseg bench extend').
 FRUGAL, GENEROUS = 10 / 3, 6.0
+
+
+Labelled = tuple[Tensor, Tensor]  # images and their labels, or cells and their shares
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,8 @@ def gather(
     learnt = statistics.cross.any(dim=0)
     before = statistics.solve(fit.ridge).to(segmenter.mean) if learnt.any() else None
     weights, added = statistics.class_weights(fit.balance), statistics.nothing()
-    pieces = (piece for batch in batches for piece in _labelled_cells(segmenter, features, batch, added, fit))
+    padded = (_padded(some, segmenter.mean.device) for batch in batches for some in _pieces(batch))
+    pieces = (piece for some in _together(padded) for piece in _labelled_cells(segmenter, features, some, added, fit))
     for cells, shares in _in_blocks(pieces):
         random = features.project(cells)
         if before is not None:
@@ -129,24 +134,44 @@ def gather(
 
 
 def _labelled_cells(
-    segmenter: Segmenter, features: RandomFeatures, batch: Batch, statistics: Statistics, fit: Fit
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """(P, D) cells and (P, C) shares of a few images at a time, and then of their mirror images.
+    segmenter: Segmenter, features: RandomFeatures, some: Labelled, statistics: Statistics, fit: Fit
+) -> Iterator[Labelled]:
+    """(P, D) cells and (P, C) shares of some images, and then of their mirror images.
 
     Cells without a label, as those of padding, count for nothing and are left out.
     """
-    device = segmenter.mean.device
-    for some in _pieces(batch):
-        images, labels = padded_images(some[0].to(device)), _padded_labels(some[1].to(device))
-        for flipped in (False, True) if fit.mirrored else (False,):
-            pair = (images.flip(-1), labels.flip(-1)) if flipped else (images, labels)
-            shares = class_shares(pair[1], statistics.num_classes, statistics.layout.stride, soft=fit.soft)
-            labelled = shares.any(dim=-1)
-            cells = features.cells(*segmenter.features(pair[0]))
-            yield cells[labelled], shares[labelled].to(cells)
+    for flipped in (False, True) if fit.mirrored else (False,):
+        images, labels = (each.flip(-1) for each in some) if flipped else some
+        shares = class_shares(labels, statistics.num_classes, statistics.layout.stride, soft=fit.soft)
+        labelled = shares.any(dim=-1)
+        cells = features.cells(*segmenter.features(images))
+        yield cells[labelled], shares[labelled].to(cells)
 
 
-def _pieces(batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
+def _padded(some: Labelled, device: torch.device) -> Labelled:
+    """The same where the network is, at a size that it takes."""
+    images, labels = (each.to(device) for each in some)
+    return padded_images(images), _padded_labels(labels)
+
+
+def _together(pieces: Iterable[Labelled]) -> Iterator[Labelled]:
+    """Images that have one size once they are padded, as many as go through the network together.
+
+    They wait for each other, in a bounded amount of memory: a GPU takes as long for one image as for some.
+    """
+    waiting: dict[torch.Size, Labelled] = {}
+    for images, labels in pieces:
+        size = labels.shape[-2:]
+        others = waiting.pop(size, (images[:0], labels[:0]))
+        waiting[size] = torch.cat([others[0], images]), torch.cat([others[1], labels])
+        if waiting[size][1].numel() + size.numel() > PIXELS:
+            yield waiting.pop(size)
+        elif sum(each.numel() for _, each in waiting.values()) > MOST_WAITING * PIXELS:
+            yield waiting.pop(max(waiting, key=lambda known: waiting[known][1].numel()))
+    yield from waiting.values()
+
+
+def _pieces(batch: Batch) -> Iterator[Labelled]:
     """A few images and labels at a time; of an image larger than a tile, one tile after another.
 
     Tiles overlap, for context, and a label counts only in the tile in whose middle it lies.
@@ -174,7 +199,7 @@ def _overlapping(length: int) -> list[tuple[int, slice]]:
     ]
 
 
-def _in_blocks(pieces: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+def _in_blocks(pieces: Iterable[Labelled]) -> Iterator[Labelled]:
     """The same cells and shares, ``CELLS`` at a time: large products are fast, and A is read and written rarely."""
     waiting: tuple[Tensor, Tensor] | None = None
     for cells, shares in pieces:
