@@ -136,21 +136,21 @@ def evaluate(
             f"{run} is not the folder of a run: it holds no {RunFolder(run).config.name}. To score a model on a folder "
             "of images, add --data DIR."
         )
+    if data is not None and (data_root is not None or settings):
+        raise InputError(
+            "with --data, a model is scored on whole images of that folder: give no --data-root, no settings."
+        )
     if data is not None:
         refuse_missing_models(run, step=step)
         if not data.is_dir():
             raise InputError(f"--data {data} is not a folder.")
+    if out is not None:
+        usable_file(out)
 
     from incseg.cli.scores import score_model, score_run
 
-    if out is not None:
-        usable_file(out)
     if data is None:
         score_run(run, out, data_root, settings)
-    elif data_root is not None or settings:
-        raise InputError(
-            "with --data, a model is scored on whole images of that folder: give no --data-root, no settings."
-        )
     else:
         score_model(run, step, data, out)
 
