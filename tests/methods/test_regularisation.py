@@ -110,6 +110,7 @@ def test_importance_and_penalty_follow_their_definition(
         student.get_parameter("classifier.heads.1.weight").add_(0.5)  # the new head is free
     expected = 3.0 * 0.25 * definition(gradients, places).sum()
     torch.testing.assert_close(part.penalty(student), expected)
+    torch.testing.assert_close(part.add_gradients(student), expected)
 
 
 class Toy(nn.Module):
