@@ -50,10 +50,8 @@ def test_pt2_of_any_size_and_batch(tiny_run: Path, tmp_path: Path, capsys: pytes
 @pytest.mark.parametrize(
     ("decoder", "kind", "stride"),
     [
-        ("deeplabv3-mib", "onnx", 8),
-        ("deeplabv3plus", "onnx", 16),
-        ("deeplabv3", "pt2", 16),
-        ("deeplabv3plus", "pt2", 8),
+        ("deeplabv3-mib", "onnx", 8),  # finer than the embedding
+        ("deeplabv3plus", "pt2", 16),  # coarser than it
     ],
 )
 def test_a_head_solved_in_closed_form(decoder: str, kind: exporting.Format, stride: int, tmp_path: Path) -> None:

@@ -19,6 +19,9 @@ PAGE = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text(encoding="ut
 onnx = pytest.importorskip("onnx", reason="the extra incseg[export] is not installed")
 
 
+pytestmark = pytest.mark.xdist_group("quantise")  # one process, so that the file below is made once
+
+
 @pytest.fixture(scope="module")
 def exact(tiny_model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file in float32; exporting takes seconds, so it is done once."""

@@ -231,15 +231,18 @@ def test_memory_is_bounded_whatever_the_images(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_images_wait_for_others_of_their_padded_size_but_not_in_any_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    segmenter, start = network(), empty(network())
-    sizes = [(50, 70), (64, 96), (100, 90), (40, 80)]
-    batches = [batch_of(i, images=1, height=height, width=width) for i, (height, width) in enumerate(sizes)]
-    seen = sizes_given_to(monkeypatch, Segmenter, "features")
-    together = gather(segmenter, start, batches, Fit(mirrored=False))
-    assert seen == [1, 3]
+    sizes = [(64, 96), (64, 96), (128, 96), (64, 96)]
+    given = [(torch.full((1, 3, *size), float(i)), torch.full((1, *size), i)) for i, size in enumerate(sizes)]
+    found = list(gathering._together(given))
+    assert [len(images) for images, _ in found] == [1, 3]
+    for images, labels in found:
+        assert (images[:, 0] == labels).all(), "each with its own labels"
+    assert sorted(int(label[0, 0]) for _, labels in found for label in labels) == [0, 1, 2, 3]
     monkeypatch.setattr(gathering, "MOST_WAITING", 0)
-    assert_close_heads(gather(segmenter, start, batches, Fit(mirrored=False)), together)
-    assert seen[2:] == [1, 1, 1, 1]
+    assert [len(images) for images, _ in gathering._together(given)] == [1, 1, 1, 1]
+    monkeypatch.setattr(gathering, "MOST_WAITING", 8)
+    monkeypatch.setattr(gathering, "PIXELS", 2 * 64 * 96)
+    assert [len(images) for images, _ in gathering._together(given)] == [2, 1, 1]
 
 
 def test_what_all_processes_found_is_what_join_returns() -> None:

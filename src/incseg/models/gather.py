@@ -120,8 +120,11 @@ def gather(
     learnt = statistics.cross.any(dim=0)
     before = statistics.solve(fit.ridge).to(segmenter.mean) if learnt.any() else None
     weights, added = statistics.class_weights(fit.balance), statistics.nothing()
-    padded = (_padded(some, segmenter.mean.device) for batch in batches for some in _pieces(batch))
-    pieces = (piece for some in _together(padded) for piece in _labelled_cells(segmenter, features, some, added, fit))
+    device = segmenter.mean.device
+    padded = (_padded(some, device) for batch in batches for some in _pieces(batch))
+    # A CPU gains nothing from more images at once, and what it computes for one depends on the others in the last bits.
+    together = _together(padded) if device.type == "cuda" else padded
+    pieces = (piece for some in together for piece in _labelled_cells(segmenter, features, some, added, fit))
     for cells, shares in _in_blocks(pieces):
         random = features.project(cells)
         if before is not None:
