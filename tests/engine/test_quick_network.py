@@ -1,6 +1,7 @@
 """Student and teacher as graphs or compiled: the same outputs, and nothing left behind."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -59,6 +60,24 @@ def test_a_network_that_cannot_be_compiled_runs_as_it_is_and_says_so_once(
     second = teacher(images())  # a warning would be an error here
     assert torch.equal(first.logits, tiny_model.segmenter(images()).logits)
     assert torch.equal(first.logits, second.logits)
+
+
+def test_compiled_networks_compute_what_the_segmenter_does(tiny_model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))  # traced, but not translated
+    monkeypatch.setattr("incseg.engine.quick_network.COMPILED_FROM", 1)
+    fabric, flags = Fabric(accelerator="cpu", devices=1), {"with_stages": True, "with_raw_stages": True}
+    plain = copy.deepcopy(tiny_model.segmenter).train()
+    compiled = copy.deepcopy(plain)
+    quick = student_network(compiled, SHAPE, fabric, quick=True, **flags)
+    for found in (quick(images()), plain(images(), **flags)):
+        torch.stack([tensor.square().mean() for tensor in tensors(found)]).sum().backward()
+    for one, other in zip(plain.parameters(), compiled.parameters(), strict=True):
+        assert one.grad is not None and other.grad is not None  # noqa: PT018
+        assert (other.grad - one.grad).norm() <= 1e-3 * one.grad.norm()  # normalisation is decomposed: other rounding
+    for before, after in zip(plain.buffers(), compiled.buffers(), strict=True):
+        torch.testing.assert_close(after, before)
+    teacher = teacher_network(compiled.eval(), SHAPE, fabric, quick=True, **flags)
+    torch.testing.assert_close(teacher(images()).logits, compiled(images()).logits)
 
 
 @NEEDS_CUDA

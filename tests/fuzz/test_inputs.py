@@ -61,14 +61,15 @@ def setting_names() -> list[tuple[str, str]]:
 @given(st.lists(words | texts, max_size=5).map("/".join) | texts)
 def test_protocols(text: str) -> None:
     with suppress(*SENTENCES):
-        Protocol.parse(text).steps(20)
+        steps = Protocol.parse(text).steps(20)
+        assert [c for step in steps for c in step.new] == list(range(1, 21))
 
 
 @fuzz
 @given(st.lists(st.sampled_from(["mib", "ucd", "plop", "ft", "+", " ", "ilt+"]) | texts, max_size=5).map("".join))
 def test_methods(text: str) -> None:
     with suppress(*SENTENCES):
-        methods.parse(text)
+        assert methods.parse(text).parts
 
 
 @fuzz
@@ -78,7 +79,8 @@ def test_recipes(chosen: dict[tuple[str, str], Any], rest: Any) -> None:
     for (section, name), value in chosen.items():
         recipe.setdefault(section, {})[name] = value
     with suppress(*SENTENCES):
-        validate(recipe | (rest if isinstance(rest, dict) else {"settings": rest}))
+        config = validate(recipe | (rest if isinstance(rest, dict) else {"settings": rest}))
+        assert validate(config.model_dump()) == config
 
 
 @fuzz
@@ -89,7 +91,7 @@ def test_recipe_files(tmp_path: Path, content: str | bytes) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
     with suppress(*SENTENCES):
-        load_recipe(str(path))
+        assert isinstance(load_recipe(str(path)), RunConfig)
 
 
 MODES = ("1", "L", "P", "RGB", "RGBA", "LA", "I", "I;16", "F", "CMYK")

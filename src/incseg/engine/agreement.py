@@ -63,8 +63,7 @@ class Comparison:
         """(3, H, W) the image, and (H, W) the old and the new model's class of each pixel; 255 in the first map where
         the pixel is labelled with a new class, which the old model cannot know."""
         image, mask = self.split.image(index), self.split.mask(index).long()
-        device = self.before.mean.device
-        old, new = (predict_ids(model, image[None].to(device))[0].cpu().long() for model in (self.before, self.after))
+        old, new = (predict_ids(model, image[None])[0].cpu().long() for model in (self.before, self.after))
         is_new = self.curriculum.training_table(self.step)[mask] >= self.step.old_classes
         is_new &= mask != IGNORE
         return image, old.masked_fill(is_new, IGNORE), new
