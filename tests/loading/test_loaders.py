@@ -1,10 +1,12 @@
 """Images that were decoded before, in RAM or on a device: the same batches as from files."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from incseg.batch import Batch
 from incseg.datasets import Split, open_source
@@ -20,7 +22,7 @@ from incseg.loading import (
     training_loader,
 )
 from incseg.loading.decoded import DecodedImages, KeptSplit, Measured
-from incseg.loading.loaders import AHEAD, ahead
+from incseg.loading.loaders import BATCHES_AT_ONCE
 from incseg.loading.resampling import BatchCutter
 from samples import write_folder
 
@@ -45,9 +47,13 @@ def from_ram(images: TrainingSet, addresses: BatchAddresses) -> Iterator[Batch]:
     return training_loader(images.reading(kept), addresses, workers=0, pin_memory=False)
 
 
+def cut_from(images: TrainingSet, decoded: DecodedImages) -> Callable[[Tensor], Batch]:
+    return partial(BatchCutter(decoded, SIZE), tables=images.tables)
+
+
 def from_device(images: TrainingSet, addresses: BatchAddresses) -> Iterator[Batch]:
     decoded = decoded_in(images.own.split)
-    return device_loader(images, decoded, BatchCutter(decoded, SIZE), addresses)
+    return device_loader(images, decoded, cut_from(images, decoded), addresses)
 
 
 @pytest.mark.parametrize("replays", [False, True])
@@ -87,33 +93,24 @@ def test_an_unreadable_image_is_replaced_as_when_reading_files(broken: str, tmp_
     images, decoded = training_set(split), decoded_in(split)
     addresses = BatchAddresses(images=10, batch_size=5, epochs=2, seed=7)
     told: list[str] = []
-    kept = list(device_loader(images, decoded, BatchCutter(decoded, SIZE), addresses, told.append))
+    kept = list(device_loader(images, decoded, cut_from(images, decoded), addresses, told.append))
     noted: list[str] = []
     files = list(training_loader(images, addresses, 0, pin_memory=False, note=noted.append))
     assert told
     assert set(told) == set(noted)
     assert all(torch.equal(one.images, other.images) for one, other in zip(kept, files, strict=True))
     with pytest.raises(InputError, match=r"004\.png cannot be read"):
-        list(device_loader(images, decoded, BatchCutter(decoded, SIZE), addresses))
+        list(device_loader(images, decoded, cut_from(images, decoded), addresses))
     with pytest.raises(InputError, match=r"004\.png cannot be read"):
         KeptSplit(split, decoded).image(4)
 
 
-def test_what_a_thread_prepares_ahead_arrives_in_order_with_its_errors() -> None:
-    made: list[int] = []
-
-    def numbers() -> Iterator[int]:
-        for number in range(10):
-            made.append(number)
-            yield number
-        raise InputError("no more")
-
-    iterator = ahead(numbers(), CPU)
-    assert [next(iterator) for _ in range(10)] == list(range(10))
-    with pytest.raises(InputError, match="no more"):
-        next(iterator)
-    made.clear()
-    iterator = ahead(numbers(), CPU)
-    next(iterator)
-    iterator.close()  # type: ignore[attr-defined]
-    assert len(made) <= AHEAD + 1
+@pytest.mark.parametrize("in_process", [False, True])
+def test_crops_drawn_for_several_batches_at_once_fill_every_batch(tiny_folder: Path, in_process: bool) -> None:
+    images = training_set(open_source("folder", tiny_folder).train)
+    decoded = decoded_in(images.own.split)
+    addresses = BatchAddresses(images=10, batch_size=4, epochs=20, seed=7, start=3)
+    several = list(device_loader(images, decoded, cut_from(images, decoded), addresses, in_process=in_process))
+    assert len(several) == len(addresses) > BATCHES_AT_ONCE
+    for one, other in zip(several, training_loader(images, addresses, workers=0, pin_memory=False), strict=True):
+        assert torch.equal(one.images, other.images)

@@ -53,7 +53,7 @@ def test_a_batch_of_crops_is_that_of_the_loader_to_the_bit() -> None:
     tables = torch.randint(0, 256, (3, 256))
     cuts, expected = [], []
     for index in range(len(split)):
-        offset, height, width = decoded.place(index)
+        offset, height, width = decoded.layout.place(index)
         crop = draw_crop((height, width), seed=index)
         start = offset + crop.top * width + crop.left
         cuts.append(Cut(start, width, crop.height, crop.width, int(crop.flipped), index % 3, index))

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,8 @@ def _ways(
     yield f"RAM, {_processes(cores)}", cores, (batch.to(place) for batch in batches)
     if on_gpu:
         decoded = measured.decoded(place)
-        yield "the GPU, which cuts them", 0, device_loader(images, decoded, BatchCutter(decoded, crop), addresses)
+        cut = partial(BatchCutter(decoded, crop), tables=images.tables.to(place))
+        yield "the GPU, which cuts them", 1, device_loader(images, decoded, cut, addresses, in_process=True)
 
 
 def _numbers(batches: Iterator[Batch], processes: int, size: int, device: torch.device) -> list[str]:

@@ -1,23 +1,25 @@
 """Where training images are kept once they are decoded, as ``--data.cache`` says: on the GPU, in RAM, or nowhere."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from lightning.fabric import Fabric
+from torch import Tensor
 
 from incseg.batch import Batch
 from incseg.config import RunConfig
 from incseg.curriculum.curriculum import Curriculum
+from incseg.engine.captured import captured
 from incseg.engine.evaluator import loading_processes
 from incseg.engine.journal import Journal
 from incseg.engine.machine import readable
 from incseg.errors import InputError, Note
 from incseg.loading import BatchAddresses, TrainingSet, device_loader, training_loader
 from incseg.loading.decoded import DecodedImages, KeptSplit, Measured
-from incseg.loading.resampling import BatchCutter
+from incseg.loading.resampling import BatchCutter, Cut
 
 AUTOMATIC = 0.25  # of a GPU's memory: so much "auto" may take
 MOST = 0.8  # of a memory: so much may be asked for
@@ -44,7 +46,8 @@ class ImageCache:
         if decoded is None or in_ram:
             return self._loaded(images if decoded is None else self._from_ram(images, decoded), addresses, note)
         if images.is_of_one_split:
-            return device_loader(images, decoded, self._cutter, addresses, note)
+            cut, in_process = self._cut_for(images, addresses), loading_processes(self.config) > 0
+            return device_loader(images, decoded, cut, addresses, note, in_process=in_process)
         self.journal.mention("images are read from their files: some of those replayed are not of this dataset.")
         return self._loaded(images, addresses, note)
 
@@ -55,6 +58,17 @@ class ImageCache:
 
     def _from_ram(self, images: TrainingSet, decoded: DecodedImages) -> TrainingSet:
         return images.reading(KeptSplit(self.curriculum.learnt_from, decoded))
+
+    def _cut_for(self, images: TrainingSet, addresses: BatchAddresses) -> Callable[[Tensor], Batch]:
+        """Cuts the batches of a step, which takes some sixty short kernels: all at once, if an iteration is quick."""
+        device = self.fabric.device
+        cut = partial(self._cutter, tables=images.tables.to(device))
+        if not self.config.engine.compile or device.type != "cuda":
+            return cut
+        pixel = Cut(start=0, stride=1, height=1, width=1, flipped=0, table=0, replayed=0)
+        example = torch.tensor([pixel] * (addresses.share), device=device)
+        together = captured(cut, example)
+        return lambda cuts: _copied(together(cuts))
 
     @cached_property
     def _cutter(self) -> BatchCutter:
@@ -79,7 +93,7 @@ class ImageCache:
         with self.journal.progress("decoding images, once") as advance:
             decoded = measured.decoded(where, advance)
         place = "in RAM" if wanted == "ram" else "on the GPU"
-        self.journal.mention(f"{len(decoded.places)} images are kept {place}: {readable(measured.bytes)}")
+        self.journal.mention(f"{len(decoded.layout.places)} images are kept {place}: {readable(measured.bytes)}")
         return decoded
 
     def _reason_against(self, measured: Measured) -> str:
@@ -99,3 +113,7 @@ class ImageCache:
 
 def _too_large(size: int, share: float, memory: int, what: str) -> str:
     return f"they would take {readable(size)}, more than {share:.0%} of {readable(memory)} of {what}"
+
+
+def _copied(batch: Batch) -> Batch:
+    return Batch(*(values if values is None else values.clone() for values in batch))

@@ -1,9 +1,10 @@
-"""Student and teacher made quick on a GPU: captured as CUDA graphs, or compiled where the crops are large.
+"""Student and teacher made quick on a GPU: captured as CUDA graphs and, where the crops are large, compiled before.
 
 A small network is limited by the host, which launches its many short kernels one by one: a captured graph is launched
 as one. A large one is limited by the GPU, which reads and writes every activation several times: a compiler joins the
-operations that do so, at the price of a minute or two before the first iteration. Both replace only the network; losses
-and the optimizer stay as they are.
+operations that do so, at the price of a minute or two before the first iteration. Only encoder and decoder are compiled:
+they are the same in every step, so that what was compiled for one serves the next. Losses and the optimizer stay as
+they are.
 """
 
 import warnings
@@ -16,28 +17,47 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from incseg.batch import Outputs, in_float32
+from incseg.engine.captured import WARM_UP, captured
 from incseg.models import Segmenter
 from incseg.models.recompute import recomputed
 
 COMPILED_FROM = 24 * 384**2  # pixels per batch from which on compiling pays
-WARM_UP = 3  # runs before a capture, in which libraries choose their algorithms and allocate
 Teacher = Callable[[Tensor], Outputs]
 Flat = Callable[[Tensor], tuple[Tensor, ...]]
 
 
-class FlatNetwork(nn.Module):
-    """A segmenter that returns a plain tuple of tensors, as graphs want them: logits, embedding, stages, raw stages."""
+class FlatBody(nn.Module):
+    """Encoder and decoder with a plain tuple of tensors: the embedding, then stages and raw stages that are wanted."""
 
-    def __init__(self, segmenter: Segmenter, *, with_stages: bool, with_raw_stages: bool, recompute: bool = False):
+    def __init__(self, segmenter: Segmenter, *, with_stages: bool, with_raw_stages: bool, recompute: bool):
         super().__init__()
         self.segmenter, self.recompute = segmenter, recompute
+        self.with_stages, self.with_raw_stages = with_stages, with_raw_stages
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """(B, 3, H, W) uint8 → features."""
+        with recomputed(self.segmenter.encoder) if self.recompute else nullcontext():
+            embedding, stages, raw = self.segmenter.body(images, with_raw_stages=self.with_raw_stages)
+        return (embedding, *(stages if self.with_stages else ()), *raw)
+
+
+class FlatNetwork(nn.Module):
+    """A segmenter with a trained head that returns a plain tuple, as graphs want it: logits, then what its body gives."""
+
+    def __init__(
+        self, segmenter: Segmenter, *, with_stages: bool, with_raw_stages: bool, recompute: bool = False,
+        compiled: bool = False,
+    ):  # fmt: skip
+        super().__init__()
+        self.segmenter = segmenter
         self.wanted = {"with_stages": with_stages, "with_raw_stages": with_raw_stages}
+        body = FlatBody(segmenter, **self.wanted, recompute=recompute)
+        self._body = (_compiled(body) if compiled else body,)  # in a tuple: not a second copy of the network
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """(B, 3, H, W) uint8 → all outputs that are wanted."""
-        with recomputed(self.segmenter.encoder) if self.recompute else nullcontext():
-            outputs = self.segmenter(images, **self.wanted)
-        return (outputs.logits, outputs.embedding, *outputs.stages, *outputs.raw_stages)
+        embedding, *others = self._body[0](images)
+        return (self.segmenter.classifier(embedding, others), embedding, *others)
 
     def as_outputs(self, tensors: Sequence[Tensor]) -> Outputs:
         """The way back from :meth:`forward`."""
@@ -64,11 +84,9 @@ def student_network(
     student: Segmenter, shape: Sequence[int], fabric: Fabric, *, quick: bool, recompute: bool = False, **wanted: bool
 ) -> QuickStudent:
     """The student for batches of this shape, ready for ``fabric.setup``."""
-    flat = FlatNetwork(student, recompute=recompute, **wanted)
-    if not quick:
+    flat = FlatNetwork(student, recompute=recompute, compiled=quick and _is_large(shape), **wanted)
+    if not quick or fabric.device.type != "cuda":
         return QuickStudent(flat, flat)
-    if _is_large(shape):
-        return QuickStudent(flat, _compiled(flat))
     # Gradients are made on the stream of the capture and added to those of the parameters on another: as is intended.
     torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
     with _statistics_kept(student), _without_cached_casts(fabric):
@@ -80,46 +98,30 @@ def teacher_network(
     teacher: Segmenter, shape: Sequence[int], fabric: Fabric, *, quick: bool, **wanted: bool
 ) -> Teacher:
     """The teacher for batches of this shape; its outputs are in float32, and a graph writes the next ones over them."""
-    flat = FlatNetwork(teacher, **wanted)
-    run = _compiled(flat) if quick and _is_large(shape) else flat
+    flat = FlatNetwork(teacher, compiled=quick and _is_large(shape), **wanted)
 
     @torch.no_grad()
     def outputs_of(images: Tensor) -> Outputs:
         with fabric.autocast():
-            return in_float32(flat.as_outputs(run(images)))
+            return in_float32(flat.as_outputs(flat(images)))
 
-    return _captured(outputs_of, shape, fabric) if quick and not _is_large(shape) else outputs_of
-
-
-def _captured(run: Teacher, shape: Sequence[int], fabric: Fabric) -> Teacher:
-    """The same as one graph: it reads from and writes to fixed places."""
-    images, graph = _blank(shape, fabric), torch.cuda.CUDAGraph()
-    with _without_cached_casts(fabric), torch.cuda.stream(torch.cuda.Stream()):
-        for _ in range(WARM_UP):
-            run(images)
-        torch.cuda.current_stream().synchronize()
-        with torch.cuda.graph(graph):
-            outputs = run(images)
-
-    def replay(given: Tensor) -> Outputs:
-        images.copy_(given)
-        graph.replay()
-        return outputs
-
-    return replay
+    if not quick or fabric.device.type != "cuda":
+        return outputs_of
+    with _without_cached_casts(fabric):
+        return captured(outputs_of, _blank(shape, fabric))
 
 
-def _compiled(flat: FlatNetwork) -> Flat:
-    """Compiled at its first call; where that fails, which it may in many ways, the network as it is."""
+def _compiled(body: FlatBody) -> Flat:
+    """Compiled at its first call; where that fails, which it may in many ways, the body as it is."""
     from torch._dynamo.exc import TorchDynamoException  # noqa: PLC0415 - seconds, on machines that never compile
     from torch._inductor.exc import InductorError  # noqa: PLC0415
 
-    compiled, failed = cast(Flat, torch.compile(flat, dynamic=False)), False
+    compiled, failed = cast(Flat, torch.compile(body, dynamic=False)), False
 
     def run(images: Tensor) -> tuple[Tensor, ...]:
         nonlocal failed
         try:
-            return cast(Flat, flat)(images) if failed else compiled(images)
+            return cast(Flat, body)(images) if failed else compiled(images)
         except (TorchDynamoException, InductorError) as error:
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             warnings.warn(f"the network runs as it is, since it cannot be compiled here ({reason})", stacklevel=2)

@@ -10,7 +10,7 @@ from incseg.loading.batches import (
     stack,
 )
 from incseg.loading.generated import PictureFolder, open_generator
-from incseg.loading.loaders import cut_loader, device_loader, training_loader, whole_loader
+from incseg.loading.loaders import device_loader, training_loader, whole_loader
 from incseg.loading.replay import ClassPictures, KeptImages, Replay, ReplayedImages
 from incseg.loading.transforms import CentreCrop, TrainingTransform
 
@@ -29,7 +29,6 @@ __all__ = [
     "TrainingTransform",
     "WholeImages",
     "batches_per_epoch",
-    "cut_loader",
     "device_loader",
     "group_by_size",
     "open_generator",

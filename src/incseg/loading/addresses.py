@@ -83,6 +83,11 @@ class BatchAddresses(Sampler[list[Address]]):
         """Batches in a pass over the step's own images."""
         return self._own.per_epoch * (2 if self._alternates else 1)
 
+    @property
+    def share(self) -> int:
+        """Images that this process has of every batch."""
+        return self.batch_size // self.world_size
+
     def __len__(self) -> int:
         return self.epochs * self.per_epoch - self.start
 

@@ -65,7 +65,7 @@ class Measured:
         )
         found = dict(zip(chosen, work, strict=True))
         unreadable = {index: text for index, text in [*self.sizes.items(), *found.items()] if isinstance(text, str)}
-        return DecodedImages(torch.from_numpy(pixels).to(device), places, unreadable)
+        return DecodedImages(torch.from_numpy(pixels).to(device), Layout(places, unreadable))
 
 
 def _size(split: Split, index: int) -> Size | str:
@@ -93,11 +93,9 @@ def _read(split: Split, index: int, place: Place, pixels: NDArray[np.uint8]) -> 
 
 
 @dataclass(frozen=True)
-class DecodedImages:
-    """Images side by side in one buffer, by their index in the split they come from."""
+class Layout:
+    """Where images lie in a buffer, by their index in the split they come from."""
 
-    pixels: Tensor
-    """(P, 4) uint8: red, green, blue, id."""
     places: Mapping[int, Place]
     unreadable: Mapping[int, str]
     """A sentence for each image that could not be read."""
@@ -113,6 +111,15 @@ class DecodedImages:
         """The greatest height and the greatest width."""
         heights, widths = zip(*((place.height, place.width) for place in self.places.values()), strict=True)
         return max(heights), max(widths)
+
+
+@dataclass(frozen=True)
+class DecodedImages:
+    """Images side by side in one buffer."""
+
+    pixels: Tensor
+    """(P, 4) uint8: red, green, blue, id."""
+    layout: Layout
 
 
 class KeptSplit(Split):
@@ -131,12 +138,12 @@ class KeptSplit(Split):
 
     def shape(self, index: int) -> Size:
         """As it was decoded."""
-        return self.decoded.place(index)[1:]
+        return self.decoded.layout.place(index)[1:]
 
     def where(self, index: int) -> str:
         """As the split itself says."""
         return self.split.where(index)
 
     def _pixels(self, index: int) -> Tensor:
-        offset, height, width = self.decoded.place(index)
+        offset, height, width = self.decoded.layout.place(index)
         return self.decoded.pixels[offset : offset + height * width].view(height, width, BYTES)

@@ -1,32 +1,29 @@
 """Loaders: the batches of a step, and whole images; read by processes, or cut on a device that has the images."""
 
 import signal
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from incseg.batch import Batch
 from incseg.errors import InputError, Note, refuse
 from incseg.loading.addresses import Address, BatchAddresses
 from incseg.loading.batches import TrainingSet, WholeImages, group_by_size, stack
-from incseg.loading.decoded import DecodedImages
-from incseg.loading.resampling import BatchCutter, Cut
+from incseg.loading.decoded import DecodedImages, Layout
+from incseg.loading.resampling import Cut
 from incseg.loading.transforms import draw_crop
 
 Key = TypeVar("Key")
-Item = TypeVar("Item")
 Sample = TypeVar("Sample")
 Collated = TypeVar("Collated")
 MOST_ATTEMPTS = 100  # so many unreadable images in a row mean that more is wrong than an image
-AHEAD = 4  # batches that are prepared while the device works
+BATCHES_AT_ONCE = 32  # whose crops are drawn together
 
 
 @dataclass(frozen=True)
@@ -70,25 +67,28 @@ def training_loader(
 def device_loader(
     images: TrainingSet,
     decoded: DecodedImages,
-    cutter: BatchCutter,
+    cut: Callable[[Tensor], Batch],
     addresses: BatchAddresses,
     note: Note | None = None,
+    *,
+    in_process: bool = False,
 ) -> Iterator[Batch]:
-    """The same batches to the bit, cut on the device that has the decoded images; the host only says what to cut."""
-    device = decoded.pixels.device
-    tables = images.tables.to(device)
-    for cuts in cut_loader(images, decoded, addresses, device, note):
-        yield cutter(cuts.to(device, non_blocking=True), tables)
+    """The same batches to the bit, cut on the device that has the decoded images; the host only says what to cut.
 
-
-def cut_loader(
-    images: TrainingSet, decoded: DecodedImages, addresses: BatchAddresses, device: torch.device, note: Note | None
-) -> Iterator[Tensor]:
-    """(B, 7) int64, a :class:`Cut` per image, for each batch; in pinned memory, prepared ahead by a thread."""
-    attempts = Attempts(Cuts(images, decoded), _only if note is None else images.from_here)
-    on_gpu = device.type == "cuda"
-    prepared = ahead(_batch_loader(attempts, addresses, torch.tensor, workers=0, pin_memory=on_gpu), device)
-    return _complete(prepared, note)
+    Args:
+        images: the training set.
+        decoded: its images.
+        cut: (B, 7) int64 on the device, a :class:`Cut` per image → the batch.
+        addresses: which images make up each batch.
+        note: takes what is said of images that cannot be read.
+        in_process: draw the crops in another process: it costs the host a millisecond per batch.
+    """
+    attempts = Attempts(Cuts(images, decoded.layout), _only if note is None else images.from_here)
+    device, together = decoded.pixels.device, SeveralBatches(addresses, BATCHES_AT_ONCE)
+    loader = _batch_loader(attempts, together, torch.tensor, int(in_process), pin_memory=device.type == "cuda")
+    for cuts in _complete(loader, note):
+        for one in cuts.to(device, non_blocking=True).split(addresses.share):
+            yield cut(one)
 
 
 @dataclass(frozen=True)
@@ -96,26 +96,31 @@ class Cuts(Dataset[Cut[int]]):
     """Where the crops of a training set lie among its decoded images."""
 
     images: TrainingSet
-    decoded: DecodedImages
+    layout: Layout
 
     def __getitem__(self, address: Address) -> Cut[int]:
         position, seed = address
         number, table, replayed = self.images.origin(position)
-        offset, height, width = self.decoded.place(number)
+        offset, height, width = self.layout.place(number)
         crop = draw_crop((height, width), seed)
         start = offset + crop.top * width + crop.left
         return Cut(start, width, crop.height, crop.width, int(crop.flipped), table, replayed)
 
 
-def ahead(items: Iterable[Item], device: torch.device) -> Iterator[Item]:
-    """The same items, some of them made ahead by a thread that works for a device."""
-    iterator, end = iter(items), object()
-    choose = partial(torch.cuda.set_device, device) if device.type == "cuda" else None  # a new thread has the first
-    with ThreadPoolExecutor(max_workers=1, initializer=choose) as thread:
-        waiting = deque(thread.submit(next, iterator, end) for _ in range(AHEAD))
-        while (item := waiting.popleft().result()) is not end:
-            waiting.append(thread.submit(next, iterator, end))
-            yield item  # type: ignore[misc]  # only "end" is no item
+@dataclass(frozen=True)
+class SeveralBatches(Sampler[list[Address]]):
+    """The addresses of several batches at once: what is drawn for one is too little to be sent on its own."""
+
+    addresses: BatchAddresses
+    number: int
+
+    def __len__(self) -> int:
+        return -(-len(self.addresses) // self.number)
+
+    def __iter__(self) -> Iterator[list[Address]]:
+        batches = iter(self.addresses)
+        while several := list(islice(batches, self.number)):
+            yield list(chain.from_iterable(several))
 
 
 def whole_loader(
@@ -140,7 +145,7 @@ def whole_loader(
 
 def _batch_loader(
     attempts: Attempts[Address, Sample],
-    addresses: BatchAddresses,
+    addresses: BatchAddresses | SeveralBatches,
     collate: Callable[[list[Sample]], Collated],
     workers: int,
     pin_memory: bool,

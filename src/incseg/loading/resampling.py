@@ -116,7 +116,7 @@ class BatchCutter:
     def __init__(self, decoded: DecodedImages, size: int):
         self.size, device = size, decoded.pixels.device
         self.words = decoded.pixels.flatten().view(torch.int32)
-        height, width = decoded.largest
+        height, width = decoded.layout.largest
         self.table = ResizingTable(max(height, width), size, device)
         self.rows, self.places = torch.arange(height, device=device), torch.arange(size, device=device)
 

@@ -115,16 +115,21 @@ def local_pod(features: Tensor, scales: Sequence[int] = SCALES) -> Tensor:
     Returns:
         (B, L) all pooled values, concatenated.
     """
-    batch, channels, height, width = features.shape
-    pooled = []
-    for scale in scales:
-        rows, columns = height // scale, width // scale
-        if rows == 0 or columns == 0:
-            continue
-        windows = features[..., : rows * scale, : columns * scale]
-        windows = windows.reshape(batch, channels, scale, rows, scale, columns)
-        pooled += [windows.mean(dim=5).flatten(1), windows.mean(dim=3).flatten(1)]
-    return torch.cat(pooled, dim=1)
+    fitting = [scale for scale in scales if scale <= min(features.shape[-2:])]
+    finest = max(fitting)
+    if all(side % finest == 0 for side in features.shape[-2:]) and all(finest % scale == 0 for scale in fitting):
+        across, down = _strips(features, finest)  # the map is read once: coarser means are means of these
+        strips = [(across.unflatten(3, (s, -1)).mean(dim=4), down.unflatten(2, (s, -1)).mean(dim=3)) for s in fitting]
+    else:
+        strips = [_strips(features, scale) for scale in fitting]
+    return torch.cat([strip.flatten(1) for pair in strips for strip in pair], dim=1)
+
+
+def _strips(features: Tensor, scale: int) -> tuple[Tensor, Tensor]:
+    """Means over the width of ``scale`` windows, (B, D, h', scale), and over the height of as many, (B, D, scale, w')."""
+    rows, columns = (side // scale for side in features.shape[-2:])
+    windows = features[..., : rows * scale, : columns * scale]
+    return windows.unflatten(3, (scale, columns)).mean(dim=4), windows.unflatten(2, (scale, rows)).mean(dim=3)
 
 
 def pod_distance(student: Tensor, teacher: Tensor, scales: Sequence[int] = SCALES) -> Tensor:

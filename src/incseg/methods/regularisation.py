@@ -79,7 +79,8 @@ class ImportancePenalty(Penalty):
 
     def remembered(self, kind: str, name: str, like: Tensor, start: float = 0.0) -> Tensor:
         """What is kept of a parameter, or its start value; a first head that grew nothing keeps its shape."""
-        return self.memory.get(f"{kind}/{name}", torch.full_like(like, start))
+        known = self.memory.get(f"{kind}/{name}")
+        return torch.full_like(like, start) if known is None else known
 
     def watch_fisher(self, student: Segmenter) -> None:
         """``F ← 0.9 g² + 0.1 F``, from 1: a running estimate of the Fisher information's diagonal."""

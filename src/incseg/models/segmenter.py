@@ -95,13 +95,16 @@ class Segmenter(nn.Module):
 
         Stages are large and mixed precision copies what is returned, so only who uses them should ask.
         """
+        embedding, stages, raw = self.body(images, with_raw_stages=with_raw_stages)
+        scores, kind = self.classifier(embedding, stages), self.classifier.kind
+        return Outputs(scores, embedding, stages if with_stages else [], self.architecture.align_corners, raw, kind)
+
+    def body(self, images: Tensor, *, with_raw_stages: bool = False) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """All but the head: embedding, stages and, if wanted, the stages before their last activation."""
         with recorded_inputs(self.encoder, self._stage_ends(images) if with_raw_stages else ()) as inputs:
             embedding, stages = self.features(images)
-        scores = self.classifier(embedding, stages)
         named = zip(self._last_activations, stages, strict=True) if with_raw_stages else ()
-        raw = [stage if name is None else inputs[name] for name, stage in named]
-        kept, kind = stages if with_stages else [], self.classifier.kind
-        return Outputs(scores, embedding, kept, self.architecture.align_corners, raw, kind)
+        return embedding, stages, [stage if name is None else inputs[name] for name, stage in named]
 
     def _stage_ends(self, images: Tensor) -> list[str | None]:
         """The activations with which the encoder's stages end, found when first asked for."""
