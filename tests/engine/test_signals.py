@@ -1,5 +1,6 @@
 """Being asked to stop, and stopping so that nothing is lost."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from incseg.engine.assembly import train
 from incseg.engine.journal import Journal
 from incseg.engine.signals import StopRequests, run_child
 from incseg.errors import Stopped, TrainingError
-from incseg.loading.loaders import _leave_signals_to_the_parent
+from incseg.loading.loaders import _begin_process
 from incseg.methods import Method
 
 MakeConfig = Callable[..., RunConfig]
@@ -146,8 +147,11 @@ def test_workers_leave_the_signals_that_there_are_to_their_parent(monkeypatch: p
     ignored = list[int]()
     monkeypatch.setattr(signal, "signal", lambda number, _: ignored.append(number))
     monkeypatch.delattr(signal, "SIGUSR1")
-    _leave_signals_to_the_parent(0)
+    frozen = list[bool]()
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(True))
+    _begin_process(0)
     assert ignored == [signal.SIGTERM, signal.SIGINT]
+    assert frozen, "what the parent has of the GPU would be freed here, which aborts the process"
 
 
 def test_lock_and_signals_can_be_imported_where_those_of_unix_are_missing() -> None:

@@ -156,6 +156,7 @@ def build(
     config: RunConfig, out: Path, fabric: Fabric, console: Console | None = None, given: GivenModel | None = None
 ) -> Trainer:
     """Build everything a run needs, so that whatever is wrong with the input is found before training starts."""
+    config = with_precision(config)  # losses ask for it
     heard = console if fabric.is_global_zero else None
     say, mention = (heard.say, heard.mention) if heard is not None else (None, None)
     method, folder = _method(config), RunFolder(out)

@@ -116,4 +116,5 @@ def _too_large(size: int, share: float, memory: int, what: str) -> str:
 
 
 def _copied(batch: Batch) -> Batch:
-    return Batch(*(values if values is None else values.clone() for values in batch))
+    images, labels, replayed = batch
+    return Batch(images.clone(), labels.clone(), None if replayed is None else replayed.clone())

@@ -2,9 +2,9 @@
 
 A small network is limited by the host, which launches its many short kernels one by one: a captured graph is launched
 as one. A large one is limited by the GPU, which reads and writes every activation several times: a compiler joins the
-operations that do so, at the price of a minute or two before the first iteration. Only encoder and decoder are compiled:
-they are the same in every step, so that what was compiled for one serves the next. Losses and the optimizer stay as
-they are.
+operations that do so, at the price of a minute or two before the first iteration. Only encoder and decoder are
+compiled: they are the same in every step, so that what was compiled for one serves the next. Losses and the optimizer
+stay as they are.
 """
 
 import warnings
@@ -42,7 +42,7 @@ class FlatBody(nn.Module):
 
 
 class FlatNetwork(nn.Module):
-    """A segmenter with a trained head that returns a plain tuple, as graphs want it: logits, then what its body gives."""
+    """A segmenter with a plain tuple, as graphs want it: the logits of its trained head, then what its body gives."""
 
     def __init__(
         self, segmenter: Segmenter, *, with_stages: bool, with_raw_stages: bool, recompute: bool = False,

@@ -1,5 +1,7 @@
 """Loaders: the batches of a step, and whole images; read by processes, or cut on a device that has the images."""
 
+import gc
+import math
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -115,7 +117,7 @@ class SeveralBatches(Sampler[list[Address]]):
     number: int
 
     def __len__(self) -> int:
-        return -(-len(self.addresses) // self.number)
+        return math.ceil(len(self.addresses) / self.number)
 
     def __iter__(self) -> Iterator[list[Address]]:
         batches = iter(self.addresses)
@@ -136,7 +138,7 @@ def whole_loader(
         sampler=(share := range(rank, len(images), world_size)),
         num_workers=min(workers, -(-len(share) // batch_size)),  # one without a batch would only cost its start
         collate_fn=_grouped,
-        worker_init_fn=_leave_signals_to_the_parent,
+        worker_init_fn=_begin_process,
     )
     for batches, failures in loader:
         _pass_on(failures, note)
@@ -157,7 +159,7 @@ def _batch_loader(
         collate_fn=partial(_collated, collate),
         pin_memory=pin_memory,
         generator=torch.Generator(),
-        worker_init_fn=_leave_signals_to_the_parent,
+        worker_init_fn=_begin_process,
     )
 
 
@@ -192,8 +194,13 @@ def _pass_on(failures: Iterable[str], note: Note | None) -> None:
         (note or refuse)(sentence)
 
 
-def _leave_signals_to_the_parent(worker: int) -> None:  # noqa: ARG001
-    """A scheduler signals all processes of a job; the training process decides when these end."""
+def _begin_process(worker: int) -> None:  # noqa: ARG001
+    """What a loading process must leave to its parent.
+
+    A scheduler signals all processes of a job; the training process decides when these end. And what the parent had of
+    the GPU when this process began is not its to free.
+    """
+    gc.freeze()
     for name in ("SIGTERM", "SIGINT", "SIGUSR1"):
         if hasattr(signal, name):  # Windows has no SIGUSR1
             signal.signal(getattr(signal, name), signal.SIG_IGN)

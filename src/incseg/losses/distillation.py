@@ -126,7 +126,7 @@ def local_pod(features: Tensor, scales: Sequence[int] = SCALES) -> Tensor:
 
 
 def _strips(features: Tensor, scale: int) -> tuple[Tensor, Tensor]:
-    """Means over the width of ``scale`` windows, (B, D, h', scale), and over the height of as many, (B, D, scale, w')."""
+    """Means over the width of windows, (B, D, h', scale), and over their height, (B, D, scale, w')."""
     rows, columns = (side // scale for side in features.shape[-2:])
     windows = features[..., : rows * scale, : columns * scale]
     return windows.unflatten(3, (scale, columns)).mean(dim=4), windows.unflatten(2, (scale, rows)).mean(dim=3)

@@ -8,7 +8,7 @@ rows were made.
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -33,6 +33,9 @@ class ImportancePenalty(Penalty):
     """
 
     weight: float = 500.0
+    _found: dict[Segmenter, list[tuple[str, Tensor]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @abstractmethod
     def importance(self, name: str, parameter: Tensor) -> Tensor:
@@ -40,6 +43,7 @@ class ImportancePenalty(Penalty):
 
     def begin(self, context: Context) -> None:
         """Fix θ* and Ω for the step; there is nothing to keep at step 0."""
+        self._found.clear()  # it has grown
         if context.teacher is None:
             return
         largest = FIRMEST * context.stable_curvature / (2 * self.weight) if self.weight else math.inf
@@ -73,9 +77,21 @@ class ImportancePenalty(Penalty):
         """θ, θ* and Ω of every parameter that existed before."""
         return [
             (parameter, self.memory[f"before/{name}"], self.memory[f"importance/{name}"])
-            for name, parameter in student.own_parameters()
+            for name, parameter in self.parameters(student)
             if f"before/{name}" in self.memory
         ]
+
+    def parameters(self, student: Segmenter) -> list[tuple[str, Tensor]]:
+        """Its parameters by name; to look for them in every iteration takes longer than what is done to them."""
+        if student not in self._found:
+            self._found = {student: list(student.own_parameters())}
+        return self._found[student]
+
+    def with_gradients(self, student: Segmenter) -> tuple[list[str], list[Tensor], list[Tensor]]:
+        """Names, values and gradients of the parameters that have one."""
+        found = [(name, p.detach(), p.grad.detach()) for name, p in self.parameters(student) if p.grad is not None]
+        names, parameters, gradients = (list(each) for each in zip(*found, strict=True)) if found else ([], [], [])
+        return names, parameters, gradients
 
     def remembered(self, kind: str, name: str, like: Tensor, start: float = 0.0) -> Tensor:
         """What is kept of a parameter, or its start value; a first head that grew nothing keeps its shape."""
@@ -84,7 +100,7 @@ class ImportancePenalty(Penalty):
 
     def watch_fisher(self, student: Segmenter) -> None:
         """``F ← 0.9 g² + 0.1 F``, from 1: a running estimate of the Fisher information's diagonal."""
-        names, parameters, gradients = _with_gradients(student)
+        names, parameters, gradients = self.with_gradients(student)
         before = [self.remembered("fisher", name, p, start=1.0) for name, p in zip(names, parameters, strict=True)]
         fisher = torch._foreach_mul(gradients, gradients)
         torch._foreach_mul_(fisher, DECAY)
@@ -123,7 +139,7 @@ class PathIntegral(ImportancePenalty):
 
     def observe(self, view: View, student: Segmenter) -> None:  # noqa: ARG002
         """``ω += g (θ_last − θ)``."""
-        names, parameters, gradients = _with_gradients(student)
+        names, parameters, gradients = self.with_gradients(student)
         last, path = ([self.memory[f"{kind}/{name}"] for name in names] for kind in ("last", "path"))
         torch._foreach_addcmul_(path, gradients, torch._foreach_sub(last, parameters))
         torch._foreach_copy_(last, parameters)
@@ -166,7 +182,7 @@ class RiemannianWalk(ImportancePenalty):
 
     def _follow_path(self, student: Segmenter, *, starts: bool) -> None:
         """``path += gΔ / (½FΔ² + 1e-8)``, Δ = θ_last − θ; at its start there is no θ_last."""
-        for name, parameter, gradient in zip(*_with_gradients(student), strict=True):
+        for name, parameter, gradient in zip(*self.with_gradients(student), strict=True):
             if not starts:
                 moved = self.memory[f"last/{name}"] - parameter
                 distance = 0.5 * self.remembered("fisher", name, parameter, start=1.0) * moved.square() + 1e-8
@@ -178,13 +194,6 @@ class RiemannianWalk(ImportancePenalty):
         for name, _ in context.student.own_parameters():
             path, score = torch.relu(self.memory[f"path/{name}"]), self.memory.get(f"score/{name}")
             self.memory[f"score/{name}"] = path if score is None else 0.5 * (path + score)
-
-
-def _with_gradients(student: Segmenter) -> tuple[list[str], list[Tensor], list[Tensor]]:
-    """Names, values and gradients of the parameters that have one."""
-    found = [(name, p.detach(), p.grad.detach()) for name, p in student.own_parameters() if p.grad is not None]
-    names, parameters, gradients = (list(each) for each in zip(*found, strict=True)) if found else ([], [], [])
-    return names, parameters, gradients
 
 
 @register_method(
