@@ -50,6 +50,8 @@ class Checkpoint:
     memory: Memory
     left_out: list[str] = field(default_factory=list)
     """Images of the step that could not be read, if these are skipped."""
+    scale: dict[str, Any] = field(default_factory=dict)
+    """The loss scale of float16."""
 
     def save(self, folder: RunFolder) -> None:
         """Add a checkpoint and keep the one before; a reader never sees half of one, nor one ahead of the log."""

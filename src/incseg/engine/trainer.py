@@ -26,7 +26,7 @@ from incseg.engine.image_cache import ImageCache
 from incseg.engine.journal import Journal
 from incseg.engine.left_out import LeftOut, over_all
 from incseg.engine.optimizer import freeze_norm, freeze_unused
-from incseg.engine.precision import lower_scale
+from incseg.engine.precision import load_scale, lower_scale, scale_state
 from incseg.engine.signals import StopRequests
 from incseg.engine.step_data import StepData
 from incseg.engine.step_run import StepRun
@@ -259,8 +259,8 @@ class Trainer:
         self.left_out.share(self.fabric.world_size)
         if self.fabric.is_global_zero:
             model, optimizer = self.student.state_dict(), run.guard.optimizer.state_dict()
-            left_out = sorted(self.left_out.training)
-            Checkpoint(run.step.index, done, model, optimizer, self.method.memory(), left_out).save(self.folder)
+            left_out, scale = sorted(self.left_out.training), scale_state(self.fabric)
+            Checkpoint(run.step.index, done, model, optimizer, self.method.memory(), left_out, scale).save(self.folder)
         self.fabric.barrier()
         run.pace.saved()
 
@@ -271,6 +271,7 @@ class Trainer:
             return 0
         self.student.load_state_dict(checkpoint.model)
         run.guard.optimizer.optimizer.load_state_dict(checkpoint.optimizer)
+        load_scale(self.fabric, checkpoint.scale)
         self._load_memory(checkpoint.memory)
         self.left_out.training.update(checkpoint.left_out)
         self.journal.mention(f"resuming {run.name} at iteration {checkpoint.iteration}")
