@@ -25,7 +25,7 @@ from incseg.engine.finite import given_up, skipped
 from incseg.engine.image_cache import ImageCache
 from incseg.engine.journal import Journal
 from incseg.engine.left_out import LeftOut, over_all
-from incseg.engine.optimizer import freeze_norm, freeze_unused
+from incseg.engine.optimizer import freeze_by_rate, freeze_norm, freeze_unused
 from incseg.engine.precision import lower_scale
 from incseg.engine.signals import StopRequests
 from incseg.engine.step_data import StepData
@@ -171,6 +171,7 @@ class Trainer:
         self.student.requires_grad_(True)  # what an earlier step froze, this step may train
         if step.index > 0 and self.config.optim.freeze_norm:
             freeze_norm(self.student)
+        freeze_by_rate(self.student, self.config.optim, step.index)
         context = self._context(step, own, teacher)
         self.method.begin(context)
         images = TrainingSet(own, self.method.replay(context))
@@ -180,7 +181,7 @@ class Trainer:
         network, quick_teacher = self.iterations.networks(context)
         addresses = self.data.addresses(step, images, self.config.optim.epochs)
         pace = Pace(addresses.per_epoch, self.config.engine.checkpoint_every)
-        guard = self.iterations.prepare(self.student, network)
+        guard = self.iterations.prepare(self.student, network, step.index)
         return StepRun(context, images, addresses, quick_teacher, guard, pace)
 
     def _train(self, run: StepRun) -> None:
@@ -229,7 +230,8 @@ class Trainer:
         if run.guard.waits or logs or due:
             self._report_skipped(run)
         if logs:
-            values = self._global_means(terms) | {"learning_rate": run.guard.optimizer.param_groups[0]["lr"]}
+            rate = self.config.optim.learning_rate_at(run.step.index, (done - 1) / run.iterations)
+            values = self._global_means(terms) | {"learning_rate": rate}
             self.journal.log(run.name, done, -(-done // run.per_epoch), values)
         self.journal.advance(done)
         stops = self._must_stop(logs)
