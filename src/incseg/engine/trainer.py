@@ -35,7 +35,7 @@ from incseg.loading import TrainingImages, TrainingSet
 from incseg.methods import Context, Method
 from incseg.models import Segmenter
 from incseg.models.storage import StepHistory, describe_model, load_model, save_model
-from incseg.protocol import Step
+from incseg.protocol import Setting, Step
 from incseg.run_folder import RunFolder, write_json
 from incseg.seeding import seed_from
 
@@ -153,6 +153,7 @@ class Trainer:
             stable_curvature=self.config.optim.stable_curvature(step.index),
             whole_images=lambda: self.data.whole_images(own),
             pixel_counts=lambda: self.data.pixel_counts(own, step.num_classes),
+            images_overlap=self.curriculum.protocol.setting is Setting.OVERLAPPED,
             labels_everything=step.index == 0 or self.method.keeps_data,
             seed=seed_from(self.config.seed, "method", step.index),
             say=self.journal.say,

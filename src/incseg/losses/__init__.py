@@ -7,6 +7,7 @@ from incseg.losses.contrastive import (
     share_with_positive,
 )
 from incseg.losses.distillation import (
+    decomposed_logits,
     feature_distillation,
     local_pod,
     merge_new_into_background,
@@ -53,6 +54,7 @@ __all__ = [
     "contrastive_distillation_global",
     "cross_entropy",
     "cross_entropy_per_image",
+    "decomposed_logits",
     "enlarge",
     "extended_labels",
     "extended_map",
