@@ -2,6 +2,7 @@
 
 from incseg.methods.contrast import cd, pixel, segment, ucd
 from incseg.methods.decomposed import dkd
+from incseg.methods.feature_replay import star
 from incseg.methods.finetune import CrossEntropy, ft, joint
 from incseg.methods.freeze_and_fuse import dft, ewf
 from incseg.methods.generated_replay import recall
@@ -67,6 +68,7 @@ __all__ = [
     "rw",
     "sdr",
     "segment",
+    "star",
     "summands",
     "ucd",
 ]
