@@ -117,13 +117,22 @@ def class_means(features: Sequence[Vector], labels: Sequence[int], num_classes: 
     return found
 
 
-def binary_cross_entropy(pixels: Sequence[Vector], labels: Sequence[int], classes: Sequence[int]) -> float:
+def binary_cross_entropy(
+    pixels: Sequence[Vector], labels: Sequence[int], classes: Sequence[int], positive_weight: float = 1.0
+) -> float:
     """iCaRL's classification loss, with all classes, and DKD's, with the new ones: every class answers for itself."""
     total = 0.0
     for z, y in zip(pixels, labels, strict=True):
         if y != 255:
-            total -= sum(math.log(sigmoid(z[c]) if c == y else sigmoid(-z[c])) for c in classes)
+            total -= sum(positive_weight * math.log(sigmoid(z[c])) if c == y else math.log(sigmoid(-z[c]))
+                         for c in classes)  # fmt: skip
     return total / len(labels)
+
+
+def decomposed_logits(feature: Vector, weight: Sequence[Vector]) -> tuple[list[float], list[float]]:
+    """DKD: every channel's contribution to a class' logit, the positive ones added up, and the negative ones."""
+    terms = [[w * f for w, f in zip(row, feature, strict=True)] for row in weight]
+    return [sum(t for t in row if t > 0) for row in terms], [sum(t for t in row if t < 0) for row in terms]
 
 
 def at_most_one_yes(logits: Vector) -> list[float]:

@@ -6,6 +6,7 @@ from torch import Tensor
 
 import reference
 from incseg.losses import (
+    decomposed_logits,
     feature_distillation,
     local_pod,
     merge_new_into_background,
@@ -100,6 +101,21 @@ def test_distillation_of_the_old_classes_alone(
     assert teacher.grad is None
     assert student.grad is not None
     assert student.grad[:, 4:].abs().sum() == 0
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_decomposed_logits_add_up_and_equal_their_definition(signed: bool) -> None:
+    generator = torch.Generator().manual_seed(5)
+    features = torch.randn(2, 6, 3, 2, dtype=torch.float64, generator=generator)
+    features = features if signed else features.clamp_min(0)
+    weight = torch.randn(4, 6, 1, 1, dtype=torch.float64, generator=generator)
+    found = decomposed_logits(features, weight)
+    torch.testing.assert_close(sum(found), torch.nn.functional.conv2d(features, weight))
+    for index, feature in enumerate(pixels(features)):
+        expected = reference.decomposed_logits(feature, weight.flatten(1).tolist())
+        assert [pixels(part)[index] for part in found] == [pytest.approx(side) for side in expected]
+    if not signed:  # the authors' form
+        torch.testing.assert_close(found[0], torch.nn.functional.conv2d(features, weight.clamp_min(0)))
 
 
 def test_law_without_new_classes_unbiased_and_plain_distillation_agree() -> None:

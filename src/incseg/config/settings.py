@@ -216,6 +216,20 @@ class OptimConfig(Section):
     """The learning rate falls as (1 − progress)^power within each step."""
     freeze_norm: bool = False
     """Keep batch normalisation as it is in every step after the first: its statistics, scales and shifts."""
+    encoder_rate: float = Field(default=1.0, ge=0)
+    """Factor on the learning rate of the encoder in every step after the first; 0 freezes its weights (and freeze_norm
+    its statistics)."""
+    decoder_rate: float = Field(default=1.0, ge=0)
+    """The same for the decoder."""
+    old_heads_rate: float = Field(default=1.0, ge=0)
+    """The same for the heads of earlier steps, background's among them where it has one."""
+    new_heads_rate: float = Field(default=1.0, ge=0)
+    """The same for the head of the step."""
+
+    LATER_STEPS: ClassVar = (
+        "incremental_learning_rate", "freeze_norm", "encoder_rate", "decoder_rate", "old_heads_rate", "new_heads_rate",
+    )  # fmt: skip
+    """Settings that say nothing of step 0."""
 
     def learning_rate_at(self, step: int, progress: float) -> float:
         """The poly schedule ``lr₀ (1 − progress)^power``; progress runs from 0 to 1 in every step."""
@@ -223,8 +237,13 @@ class OptimConfig(Section):
         return initial * math.pow(1 - progress, self.power)
 
     def stable_curvature(self, step: int) -> float:
-        """The largest second derivative at which SGD converges: ``(2 + 2β) / ((1 + 2β) lr₀)``, β the momentum."""
-        return (2 + 2 * self.momentum) / ((1 + 2 * self.momentum) * self.learning_rate_at(step, progress=0))
+        """The largest second derivative at which SGD converges: ``(2 + 2β) / ((1 + 2β) lr₀)``, β the momentum.
+
+        The rate is the highest among parameters that existed before the step: nothing holds those of a new head.
+        """
+        factor = 1.0 if step == 0 else max(self.encoder_rate, self.decoder_rate, self.old_heads_rate)
+        rate = factor * self.learning_rate_at(step, progress=0)
+        return (2 + 2 * self.momentum) / ((1 + 2 * self.momentum) * rate) if rate else math.inf
 
 
 class EngineConfig(Section):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from incseg.colours import DISTINCT, Colours
-from incseg.config import SCORING, RunConfig, differing_setting, flat_settings, from_yaml
+from incseg.config import SCORING, OptimConfig, RunConfig, differing_setting, flat_settings, from_yaml
 from incseg.curriculum.curriculum import Curriculum
 from incseg.datasets import dataset_entry
 from incseg.engine.checkpoint import FinishedStep
@@ -25,7 +25,7 @@ from incseg.protocol import Protocol, Setting
 from incseg.run_folder import RunFolder, read_metrics, write_metrics
 
 # Settings that say nothing of step 0; what the method and its settings make of it, first_step_parts() says.
-OF_LATER_STEPS = ("method", "settings.", "optim.incremental_learning_rate")
+OF_LATER_STEPS = ("method", "settings.", *(f"optim.{name}" for name in OptimConfig.LATER_STEPS))
 
 
 def check_first_step(source: Path, config: RunConfig, method: Method, curriculum: Curriculum) -> None:

@@ -25,7 +25,7 @@ from incseg.engine.finite import given_up, skipped
 from incseg.engine.image_cache import ImageCache
 from incseg.engine.journal import Journal
 from incseg.engine.left_out import LeftOut, over_all
-from incseg.engine.optimizer import freeze_norm, freeze_unused
+from incseg.engine.optimizer import freeze_by_rate, freeze_norm, freeze_unused
 from incseg.engine.precision import load_scale, lower_scale, scale_state
 from incseg.engine.signals import StopRequests
 from incseg.engine.step_data import StepData
@@ -35,7 +35,7 @@ from incseg.loading import TrainingImages, TrainingSet
 from incseg.methods import Context, Method
 from incseg.models import Segmenter
 from incseg.models.storage import StepHistory, describe_model, load_model, save_model
-from incseg.protocol import Step
+from incseg.protocol import Setting, Step
 from incseg.run_folder import RunFolder, write_json
 from incseg.seeding import seed_from
 
@@ -153,6 +153,7 @@ class Trainer:
             stable_curvature=self.config.optim.stable_curvature(step.index),
             whole_images=lambda: self.data.whole_images(own),
             pixel_counts=lambda: self.data.pixel_counts(own, step.num_classes),
+            images_overlap=self.curriculum.protocol.setting is Setting.OVERLAPPED,
             labels_everything=step.index == 0 or self.method.keeps_data,
             seed=seed_from(self.config.seed, "method", step.index),
             say=self.journal.say,
@@ -171,6 +172,7 @@ class Trainer:
         self.student.requires_grad_(True)  # what an earlier step froze, this step may train
         if step.index > 0 and self.config.optim.freeze_norm:
             freeze_norm(self.student)
+        freeze_by_rate(self.student, self.config.optim, step.index)
         context = self._context(step, own, teacher)
         self.method.begin(context)
         images = TrainingSet(own, self.method.replay(context))
@@ -180,7 +182,7 @@ class Trainer:
         network, quick_teacher = self.iterations.networks(context)
         addresses = self.data.addresses(step, images, self.config.optim.epochs)
         pace = Pace(addresses.per_epoch, self.config.engine.checkpoint_every)
-        guard = self.iterations.prepare(self.student, network)
+        guard = self.iterations.prepare(self.student, network, step.index)
         return StepRun(context, images, addresses, quick_teacher, guard, pace)
 
     def _train(self, run: StepRun) -> None:
@@ -229,7 +231,8 @@ class Trainer:
         if run.guard.waits or logs or due:
             self._report_skipped(run)
         if logs:
-            values = self._global_means(terms) | {"learning_rate": run.guard.optimizer.param_groups[0]["lr"]}
+            rate = self.config.optim.learning_rate_at(run.step.index, (done - 1) / run.iterations)
+            values = self._global_means(terms) | {"learning_rate": rate}
             self.journal.log(run.name, done, -(-done // run.per_epoch), values)
         self.journal.advance(done)
         stops = self._must_stop(logs)

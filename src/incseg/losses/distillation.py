@@ -59,21 +59,43 @@ def output_distillation(student_logits: Scores, teacher_logits: Scores) -> Tenso
     return -(teacher * torch.log_softmax(old, dim=1)).sum() / max(old.numel(), 1)
 
 
-def sigmoid_distillation(student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
-    """Distillation of the sigmoids of the old classes (LwF-MC).
+def sigmoid_distillation(student_logits: Scores, teacher_logits: Scores) -> Tensor:
+    """Distillation of the sigmoids of the old classes (LwF-MC, DKD).
 
     ``−1/(|P|·K) Σ_p Σ_{c<K} t log σ(z_pc) + (1−t) log σ(−z_pc)`` with t the teacher's sigmoid.
 
     Args:
-        student_logits: (B, C, H, W) float.
-        teacher_logits: (B, K, H, W) float, K ≤ C; no gradient flows into it.
+        student_logits: (B, C, H, W) float, or coarse ones for that size.
+        teacher_logits: (B, K, H, W), likewise, K ≤ C; no gradient flows into it.
 
     Returns:
         A scalar; 0 (with zero gradient) for an empty batch.
     """
-    old = student_logits[:, : _old_classes(student_logits, teacher_logits)]
-    targets = torch.sigmoid(teacher_logits.detach())
+    old = full_size(student_logits)[:, : _old_classes(student_logits, teacher_logits)]
+    targets = torch.sigmoid(full_size(teacher_logits).detach())
     return F.binary_cross_entropy_with_logits(old, targets, reduction="sum") / max(old.numel(), 1)
+
+
+def decomposed_logits(features: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """What speaks for and what speaks against every class: the logits' positive and negative terms (DKD).
+
+    A logit without its bias is ``Σ_d w_d f_d``; ``z⁺ = Σ_d max(w_d f_d, 0)`` and ``z⁻ = Σ_d min(w_d f_d, 0)``. Where
+    features end in a ReLU, as the authors', these are the logits of the positive and of the negative weights alone;
+    this form also holds for features of either sign.
+
+    Args:
+        features: (B, D, h, w) float.
+        weight: (C, D, k, k) of the classifier.
+
+    Returns:
+        z⁺ and z⁻, (B, C, h, w) each.
+    """
+    pad = weight.shape[-1] // 2
+    up, down = features.clamp_min(0), (-features).clamp_min(0)
+    positive, negative = weight.clamp_min(0), (-weight).clamp_min(0)
+    speaks_for = F.conv2d(up, positive, padding=pad) + F.conv2d(down, negative, padding=pad)
+    speaks_against = F.conv2d(up, negative, padding=pad) + F.conv2d(down, positive, padding=pad)
+    return speaks_for, -speaks_against
 
 
 def feature_distillation(student: Tensor, teacher: Tensor) -> Tensor:

@@ -1,6 +1,8 @@
 """Methods as sums of parts: ``parse("mib+ucd")``, or ``(mib() + ucd()).resolve()``."""
 
 from incseg.methods.contrast import cd, pixel, segment, ucd
+from incseg.methods.decomposed import dkd
+from incseg.methods.feature_replay import star
 from incseg.methods.finetune import CrossEntropy, ft, joint
 from incseg.methods.freeze_and_fuse import dft, ewf
 from incseg.methods.generated_replay import recall
@@ -9,7 +11,17 @@ from incseg.methods.latent_space import sdr
 from incseg.methods.local_pod import plop
 from incseg.methods.method import Method, MethodSum
 from incseg.methods.parsing import describe_methods, method_names, parse, register_method, require_head, summands
-from incseg.methods.part import Context, Contrast, Distillation, LossTerm, Part, Penalty, Segmentation, default
+from incseg.methods.part import (
+    Context,
+    Contrast,
+    Distillation,
+    Initialisation,
+    LossTerm,
+    Part,
+    Penalty,
+    Segmentation,
+    default,
+)
 from incseg.methods.regularisation import ewc, pi, rw
 from incseg.methods.rehearsal import GivenOldImages, emseg
 from incseg.methods.ridge import ClosedForm, analytic
@@ -22,6 +34,7 @@ __all__ = [
     "CrossEntropy",
     "Distillation",
     "GivenOldImages",
+    "Initialisation",
     "LossTerm",
     "Method",
     "MethodSum",
@@ -33,6 +46,7 @@ __all__ = [
     "default",
     "describe_methods",
     "dft",
+    "dkd",
     "emseg",
     "ewc",
     "ewf",
@@ -54,6 +68,7 @@ __all__ = [
     "rw",
     "sdr",
     "segment",
+    "star",
     "summands",
     "ucd",
 ]

@@ -34,6 +34,29 @@ class CrossEntropy(Segmentation):
 
 
 @dataclass
+class WeightedBinaryCrossEntropy(Segmentation):
+    """One binary cross-entropy per class that the targets label; a yes weighs more than a no (DKD, STAR)."""
+
+    heads: ClassVar[tuple[HeadKind, ...]] = ("sigmoid",)
+    first_step: ClassVar[str | None] = "weighted binary cross-entropy"
+    first_positive_weight: float = 1.0
+    """In step 0."""
+    positive_weight: float = 1.0
+    """In later steps."""
+
+    def losses(self, view: View) -> dict[str, Tensor]:
+        """``L_bce``."""
+        return {"segmentation": self.on_images(view)}
+
+    def on_images(self, view: View) -> Tensor:
+        """Of the classes that the targets label, the only ones whose logits are enlarged."""
+        weight = self.first_positive_weight if view.step.index == 0 else self.positive_weight
+        classes = (*view.step.labelled_old, *view.step.new)
+        scores = view.student.scores_for(view.labels)
+        return losses.binary_cross_entropy(scores, view.targets, classes, positive_weight=weight)
+
+
+@dataclass
 class JointCrossEntropy(CrossEntropy):
     """Cross-entropy with the labels of all steps."""
 

@@ -20,6 +20,7 @@ from incseg.protocol import Step
 # Types of settings that several methods have; pydantic refuses values outside their range.
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Temperature = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Stride = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=1)]
@@ -45,6 +46,8 @@ class Context:
     """One pass over the step's own training images as they are: each at its own size, those of one size together."""
     pixel_counts: Callable[[], Tensor] = lambda: torch.zeros(0)
     """(C,) pixels of each class in the labels of these images, in float64."""
+    images_overlap: bool = True
+    """Whether these images may show classes of later steps, as in the overlapped setting."""
     labels_everything: bool = True
     """Whether these images label every class the student knows, not only those of the step."""
     fused: bool = False
@@ -75,7 +78,7 @@ class Part:
     remembers: ClassVar[bool | None] = None
     """Keeps something from one step to the next, in ``memory``.
 
-    None derives it: true for a part that overrides ``observe`` or ``end``. Set it where that is wrong.
+    None derives it: true for a part that overrides ``observe``, ``end`` or ``gather``. Set it where that is wrong.
     """
     first_step: ClassVar[str | None] = None
     """A name for what this part changes in step 0: methods with equal names can share a step-0 model.
@@ -118,6 +121,9 @@ class Part:
 
     def end(self, context: Context) -> None:
         """After a step, step 0 included."""
+
+    def gather(self, context: Context) -> None:
+        """After every part's ``end``: statistics of the step's images, with the network as it will be kept."""
 
 
 @dataclass
@@ -170,7 +176,12 @@ class Contrast(LossTerm):
     joins_images: ClassVar[bool] = True
 
 
-SLOTS: tuple[type[LossTerm], ...] = (Segmentation, Distillation, Contrast)
+@dataclass
+class Initialisation(Part):
+    """A slot: how the head of a step begins. A method has at most one; without, it begins as PyTorch does it."""
+
+
+SLOTS: tuple[type[Part], ...] = (Segmentation, Distillation, Contrast, Initialisation)
 
 
 def default(part: Part) -> Part:
@@ -188,7 +199,7 @@ def remembers(part: Part) -> bool:
     """Whether a part keeps something from one step to the next."""
     if part.remembers is not None:
         return part.remembers
-    return type(part).observe is not Part.observe or type(part).end is not Part.end
+    return any(getattr(type(part), hook) is not getattr(Part, hook) for hook in ("observe", "end", "gather"))
 
 
 def first_step(part: Part) -> str:
