@@ -390,3 +390,22 @@ def bilinear(grid: Sequence[Vector], height: int, width: int, align_corners: boo
             row.append((1 - down) * above + down * below)
         found.append(row)
     return found
+
+
+def channel_importance(
+    pixels: Sequence[Vector], probs: Sequence[Vector], weights: Sequence[Vector]
+) -> list[list[float]]:
+    """NeST's B of one new class: a channel of an old class speaks for a pixel if it raises that class' logit there."""
+    found = [[0.0] * len(weights[0]) for _ in weights]
+    for pixel, prob in zip(pixels, probs, strict=True):
+        for o, row in enumerate(weights):
+            for d, weight in enumerate(row):
+                if weight * pixel[d] > 0:
+                    found[o][d] += prob[o]
+    return found
+
+
+def combined_head(matrix: Sequence[Vector], vector: Vector, weights: Sequence[Vector]) -> list[float]:
+    """NeST's weights of one new class."""
+    channels = range(len(weights[0]))
+    return [sum(vector[o] * matrix[o][d] * weights[o][d] for o in range(len(weights))) for d in channels]

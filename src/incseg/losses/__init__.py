@@ -16,6 +16,7 @@ from incseg.losses.distillation import (
     unbiased_distillation,
 )
 from incseg.losses.importance import min_max, weighted_distance
+from incseg.losses.new_heads import channel_importance, combined_heads, with_mean_norm
 from incseg.losses.processes import max_over_processes, process_count, sum_over_processes
 from incseg.losses.prototypes import attraction, class_means, prototype_matching, repulsion, sparsity
 from incseg.losses.segmentation import (
@@ -46,9 +47,11 @@ __all__ = [
     "attraction",
     "balanced_cross_entropy",
     "binary_cross_entropy",
+    "channel_importance",
     "class_counts",
     "class_histogram",
     "class_means",
+    "combined_heads",
     "contrastive_distillation",
     "contrastive_distillation_global",
     "cross_entropy",
@@ -79,4 +82,5 @@ __all__ = [
     "unbiased_cross_entropy",
     "unbiased_distillation",
     "weighted_distance",
+    "with_mean_norm",
 ]

@@ -9,10 +9,21 @@ from incseg.methods.latent_space import sdr
 from incseg.methods.local_pod import plop
 from incseg.methods.method import Method, MethodSum
 from incseg.methods.parsing import describe_methods, method_names, parse, register_method, require_head, summands
-from incseg.methods.part import Context, Contrast, Distillation, LossTerm, Part, Penalty, Segmentation, default
+from incseg.methods.part import (
+    Context,
+    Contrast,
+    Distillation,
+    Initialisation,
+    LossTerm,
+    Part,
+    Penalty,
+    Segmentation,
+    default,
+)
 from incseg.methods.regularisation import ewc, pi, rw
 from incseg.methods.rehearsal import GivenOldImages, emseg
 from incseg.methods.ridge import ClosedForm, analytic
+from incseg.methods.tuned_heads import nest
 from incseg.methods.unbiased import mib
 
 __all__ = [
@@ -22,6 +33,7 @@ __all__ = [
     "CrossEntropy",
     "Distillation",
     "GivenOldImages",
+    "Initialisation",
     "LossTerm",
     "Method",
     "MethodSum",
@@ -44,6 +56,7 @@ __all__ = [
     "lwf_mc",
     "method_names",
     "mib",
+    "nest",
     "parse",
     "pi",
     "pixel",

@@ -43,7 +43,7 @@ class PseudoLabelCrossEntropy(CrossEntropy):
         classes = context.step.old_classes
         counts = torch.zeros(classes, losses.BINS, dtype=torch.int64, device=context.teacher.mean.device)
         with torch.no_grad():
-            for batch in context.batches():
+            for batch in context.batches(1):
                 scores = in_float32(context.teacher(batch.images)).scores_for(batch.labels)
                 predicted, uncertainty = self._read(losses.enlarge(scores, fused=context.fused), context.step)
                 background = batch.labels == BACKGROUND

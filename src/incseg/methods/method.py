@@ -236,8 +236,10 @@ def _choose(candidates: Sequence[Part], slot: type[Part]) -> Part | None:
     ]
     if explicit and len(claims) > 1:
         first, second = claims[:2]
+        name = slot.__name__.lower()
+        brought = f"a {name} loss" if issubclass(slot, LossTerm) else f"an {name}"
         raise InputError(
-            f"'{first.origin}' and '{second.origin}' cannot be summed: both bring a {slot.__name__.lower()} loss "
+            f"'{first.origin}' and '{second.origin}' cannot be summed: both bring {brought} "
             f"({type(first).__name__} and {type(second).__name__}); keep one of them."
         )
     return claims[0] if claims else None

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from incseg.batch import Batch, View
-from incseg.config import HeadKind
+from incseg.config import HeadKind, OptimConfig
 from incseg.curriculum.curriculum import Library
 from incseg.loading.replay import Replay
 from incseg.models import Segmenter
@@ -32,10 +32,12 @@ class Context:
     step: Step
     student: Segmenter
     teacher: Segmenter | None
-    batches: Callable[[], Iterable[Batch]]
-    """One pass over the step's own training batches, on the device."""
+    batches: Callable[[int], Iterable[Batch]]
+    """So many passes over the step's own training batches, on the device: the same whenever it is called."""
     library: Library
     """Images to replay."""
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    """How the step is optimised."""
     stable_curvature: float = math.inf
     """The largest second derivative of the loss at which the optimizer still converges in this step.
 
@@ -170,7 +172,12 @@ class Contrast(LossTerm):
     joins_images: ClassVar[bool] = True
 
 
-SLOTS: tuple[type[LossTerm], ...] = (Segmentation, Distillation, Contrast)
+@dataclass
+class Initialisation(Part):
+    """A slot: how the head of a new step begins, in ``begin``. A method has at most one."""
+
+
+SLOTS: tuple[type[Part], ...] = (Segmentation, Distillation, Contrast, Initialisation)
 
 
 def default(part: Part) -> Part:

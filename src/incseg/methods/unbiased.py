@@ -11,7 +11,7 @@ from incseg.batch import View
 from incseg.config import HeadKind
 from incseg.methods.finetune import CrossEntropy
 from incseg.methods.parsing import register_method
-from incseg.methods.part import Context, Distillation, Part, Weight
+from incseg.methods.part import Context, Distillation, Initialisation, Part, Weight
 from incseg.models.heads import SoftmaxHead
 from incseg.protocol import BACKGROUND
 
@@ -49,7 +49,7 @@ class UnbiasedDistillation(Distillation):
 
 
 @dataclass
-class BalancedInitialisation(Part):
+class BalancedInitialisation(Initialisation):
     """New classes start with equal shares of background's probability, so that outputs first equal the teacher's."""
 
     heads: ClassVar[tuple[HeadKind, ...]] = ("softmax",)
