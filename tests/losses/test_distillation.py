@@ -7,6 +7,7 @@ from torch import Tensor
 import reference
 from incseg.losses import (
     feature_distillation,
+    label_guided_distillation,
     local_pod,
     merge_new_into_background,
     output_distillation,
@@ -100,6 +101,20 @@ def test_distillation_of_the_old_classes_alone(
     assert teacher.grad is None
     assert student.grad is not None
     assert student.grad[:, 4:].abs().sum() == 0
+
+
+@pytest.mark.parametrize("new", [0, 2])
+def test_label_guided_distillation_gives_background_to_labelled_new_classes(new: int) -> None:
+    student, teacher = example(new)
+    labels = torch.tensor([0, 4, 5, 255, 2, 4] if new else [0, 1, 2, 255, 2, 3]).repeat(2).view(2, 2, 3)
+    expected = reference.label_guided_distillation(pixels(student), pixels(teacher), labels.flatten().tolist())
+    assert float(label_guided_distillation(student, teacher, labels)) == pytest.approx(expected, rel=1e-12)
+    assert float(label_guided_distillation(student[:0], teacher[:0], labels[:0])) == 0
+    student.requires_grad_()
+    teacher.requires_grad_()
+    assert torch.autograd.gradcheck(lambda z: label_guided_distillation(z, teacher.detach(), labels), student)
+    label_guided_distillation(student, teacher, labels).backward()
+    assert teacher.grad is None
 
 
 def test_law_without_new_classes_unbiased_and_plain_distillation_agree() -> None:

@@ -2,10 +2,13 @@
 
 import copy
 import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 import reference
@@ -69,9 +72,11 @@ def test_tuning_lowers_the_loss_and_touches_the_new_head_and_background_alone(
     student, teacher, batches = prepared
     before = copy.deepcopy(student.state_dict())
 
-    def tuned(epochs: int) -> float:
+    @torch.no_grad()
+    def loss_after(epochs: int) -> float:
         begun = replace(context(SECOND, student, teacher, lambda: batches), optim=OptimConfig())
-        TunedInitialisation(epochs, rate=300.0).begin(begun)
+        with torch.enable_grad():
+            TunedInitialisation(epochs, rate=300.0).begin(begun)
         outputs = [teacher(batch.images) for batch in batches]
         logits = [outputs[i]._replace(logits=student.classifier(outputs[i].embedding, ())) for i in range(len(outputs))]
         return sum(
@@ -79,7 +84,7 @@ def test_tuning_lowers_the_loss_and_touches_the_new_head_and_background_alone(
             for o, b in zip(logits, batches, strict=True)
         )
 
-    assert tuned(epochs=8) < tuned(epochs=1)
+    assert loss_after(epochs=8) < loss_after(epochs=1)
     after, old = student.state_dict(), OldHeads.of(teacher).weights
     changed = {name for name in after if not torch.equal(after[name], before[name])}
     assert changed == {"classifier.heads.0.weight", "classifier.heads.1.weight", "classifier.heads.1.bias"}
@@ -87,6 +92,37 @@ def test_tuning_lowers_the_loss_and_touches_the_new_head_and_background_alone(
     lengths = after["classifier.heads.1.weight"].flatten(1).norm(dim=1).mean()
     assert math.isclose(float(lengths), float(old.norm(dim=1).mean()), rel_tol=1e-5)
     assert math.isclose(float(after["classifier.heads.0.weight"][0].norm()), float(old[0].norm()), rel_tol=1e-5)
+
+
+def test_two_processes_tune_what_one_tunes(
+    prepared: tuple[Segmenter, Segmenter, list[Batch]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads stand for them: they meet wherever processes add up."""
+    student, teacher, batches = prepared
+
+    def tuned(rank: int, shares: int) -> dict[str, Tensor]:
+        own = copy.deepcopy(student)
+        of_rank = [Batch(*(half.chunk(shares)[rank] for half in batch[:2])) for batch in batches]
+        TunedInitialisation(3, rate=300.0).begin(context(SECOND, own, teacher, lambda: of_rank))
+        return own.classifier.state_dict()
+
+    alone = tuned(0, shares=1)
+    meeting, brought = threading.Barrier(2, timeout=60), dict[int, Tensor]()
+
+    def added(values: Tensor) -> Tensor:
+        brought[threading.get_ident()] = values
+        meeting.wait()
+        total = brought[min(brought)] + brought[max(brought)]
+        meeting.wait()
+        return total
+
+    monkeypatch.setattr(losses, "process_count", lambda: 2)
+    monkeypatch.setattr(losses, "sum_over_processes", added)
+    with ThreadPoolExecutor(2) as both:
+        found = list(both.map(lambda rank: tuned(rank, shares=2), range(2)))
+    for name, expected in alone.items():
+        assert torch.equal(found[0][name], found[1][name])
+        torch.testing.assert_close(found[0][name], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_it_takes_the_place_of_balanced_initialisation_and_refuses_wide_heads() -> None:

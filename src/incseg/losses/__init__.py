@@ -8,6 +8,7 @@ from incseg.losses.contrastive import (
 )
 from incseg.losses.distillation import (
     feature_distillation,
+    label_guided_distillation,
     local_pod,
     merge_new_into_background,
     output_distillation,
@@ -15,6 +16,7 @@ from incseg.losses.distillation import (
     sigmoid_distillation,
     unbiased_distillation,
 )
+from incseg.losses.feature_maps import channel_cube_distance, spatial_cube_distance, weighted_feature_distillation
 from incseg.losses.importance import min_max, weighted_distance
 from incseg.losses.new_heads import channel_importance, combined_heads, with_mean_norm
 from incseg.losses.processes import max_over_processes, process_count, sum_over_processes
@@ -47,6 +49,7 @@ __all__ = [
     "attraction",
     "balanced_cross_entropy",
     "binary_cross_entropy",
+    "channel_cube_distance",
     "channel_importance",
     "class_counts",
     "class_histogram",
@@ -60,6 +63,7 @@ __all__ = [
     "extended_labels",
     "extended_map",
     "feature_distillation",
+    "label_guided_distillation",
     "local_pod",
     "max_over_processes",
     "median_of_histogram",
@@ -78,9 +82,11 @@ __all__ = [
     "share_with_positive",
     "sigmoid_distillation",
     "sparsity",
+    "spatial_cube_distance",
     "sum_over_processes",
     "unbiased_cross_entropy",
     "unbiased_distillation",
     "weighted_distance",
+    "weighted_feature_distillation",
     "with_mean_norm",
 ]

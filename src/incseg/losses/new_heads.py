@@ -44,5 +44,5 @@ def with_mean_norm(new: Tensor, old: Tensor) -> Tensor:
         new: (C, D) float.
         old: (O, D) float.
     """
-    new_length, old_length = (torch.linalg.vector_norm(rows, dim=1).mean() for rows in (new, old))
+    new_length, old_length = (rows.square().sum(dim=1).sqrt().mean() for rows in (new, old))
     return new / new_length.clamp_min(torch.finfo(new.dtype).tiny) * old_length

@@ -1,5 +1,6 @@
 """Methods as sums of parts: ``parse("mib+ucd")``, or ``(mib() + ucd()).resolve()``."""
 
+from incseg.methods.background_shift import mbs
 from incseg.methods.contrast import cd, pixel, segment, ucd
 from incseg.methods.finetune import CrossEntropy, ft, joint
 from incseg.methods.freeze_and_fuse import dft, ewf
@@ -20,6 +21,7 @@ from incseg.methods.part import (
     Segmentation,
     default,
 )
+from incseg.methods.pooled_cubes import rcil
 from incseg.methods.regularisation import ewc, pi, rw
 from incseg.methods.rehearsal import GivenOldImages, emseg
 from incseg.methods.ridge import ClosedForm, analytic
@@ -54,6 +56,7 @@ __all__ = [
     "joint",
     "lwf",
     "lwf_mc",
+    "mbs",
     "method_names",
     "mib",
     "nest",
@@ -61,6 +64,7 @@ __all__ = [
     "pi",
     "pixel",
     "plop",
+    "rcil",
     "recall",
     "register_method",
     "require_head",
