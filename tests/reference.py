@@ -483,3 +483,14 @@ def weighted_feature_distillation(student: Sequence[Vector], teacher: Sequence[V
         counted += len(f) * (w > 0)
         total += w * sum((a - b) ** 2 for a, b in zip(f, t, strict=True))
     return total / counted
+
+
+def unknown_label(truth: int, teacher: Vector | None, confidence: float, unknown: int) -> int:
+    """SSUL without saliency maps: the teacher's scores decide on background, which is unknown where they do not."""
+    if truth != 0:
+        return truth
+    if teacher is not None:
+        best = max(range(len(teacher)), key=lambda c: teacher[c])
+        if best != 0 and sigmoid(teacher[best]) >= confidence:
+            return best
+    return unknown

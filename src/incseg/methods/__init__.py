@@ -27,6 +27,7 @@ from incseg.methods.rehearsal import GivenOldImages, emseg
 from incseg.methods.ridge import ClosedForm, analytic
 from incseg.methods.tuned_heads import nest
 from incseg.methods.unbiased import mib
+from incseg.methods.unknown_class import ssul
 
 __all__ = [
     "ClosedForm",
@@ -71,6 +72,7 @@ __all__ = [
     "rw",
     "sdr",
     "segment",
+    "ssul",
     "summands",
     "ucd",
 ]

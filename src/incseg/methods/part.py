@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, get_args
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -23,6 +23,8 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Temperature = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Stride = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=1)]
+
+SINGLE_LAYER: tuple[HeadKind, ...] = ("softmax", "sigmoid")
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Context:
 class Part:
     """One ingredient of a method. Settings are dataclass fields; state that must survive a crash is in ``memory``."""
 
-    heads: ClassVar[tuple[HeadKind, ...]] = get_args(HeadKind)
+    heads: ClassVar[tuple[HeadKind, ...]] = SINGLE_LAYER
     """The kinds of head it works with; a loss on labels or on the teacher's outputs only with those it names."""
     needs_teacher: ClassVar[bool] = False
     needs_stages: ClassVar[bool] = False
