@@ -5,7 +5,7 @@ Nothing here shares code with ``incseg.losses``; agreement is evidence.
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 Vector = Sequence[float]
 
@@ -399,3 +399,107 @@ def bilinear(grid: Sequence[Vector], height: int, width: int, align_corners: boo
             row.append((1 - down) * above + down * below)
         found.append(row)
     return found
+
+
+def channel_importance(
+    pixels: Sequence[Vector], probs: Sequence[Vector], weights: Sequence[Vector]
+) -> list[list[float]]:
+    """NeST's B of one new class: a channel of an old class speaks for a pixel if it raises that class' logit there."""
+    found = [[0.0] * len(weights[0]) for _ in weights]
+    for pixel, prob in zip(pixels, probs, strict=True):
+        for o, row in enumerate(weights):
+            for d, weight in enumerate(row):
+                if weight * pixel[d] > 0:
+                    found[o][d] += prob[o]
+    return found
+
+
+def combined_head(matrix: Sequence[Vector], vector: Vector, weights: Sequence[Vector]) -> list[float]:
+    """NeST's weights of one new class."""
+    channels = range(len(weights[0]))
+    return [sum(vector[o] * matrix[o][d] * weights[o][d] for o in range(len(weights))) for d in channels]
+
+
+Map = Sequence[Sequence[Sequence[float]]]  # channels, rows, columns
+
+
+def _norm_of_gap(student: Map, teacher: Map, members: Callable[[int, int, int], list[tuple[int, int, int]]], size: int,
+                 places: Sequence[tuple[int, int, int]]) -> float:  # fmt: skip
+    """‖·‖₂ over places of the difference of mean squares; members beyond the map are zeros and count in the mean."""
+    inside = (len(student), len(student[0]), len(student[0][0]))
+    total = 0.0
+    for place in places:
+        gap = 0.0
+        for c, y, x in members(*place):
+            if 0 <= c < inside[0] and 0 <= y < inside[1] and 0 <= x < inside[2]:
+                gap += (student[c][y][x] ** 2 - teacher[c][y][x] ** 2) / size
+        total += gap * gap
+    return math.sqrt(total)
+
+
+def spatial_cube_distance(student: Sequence[Map], teacher: Sequence[Map], windows: Sequence[int]) -> float:
+    """RCIL's L_spatial of one layer: squares averaged in k×k windows with k/2 zeros around the map, mean over k."""
+    total = 0.0
+    for k, (s, t) in itertools.product(windows, list(zip(student, teacher, strict=True))):
+        heights, widths = (range(-(k // 2), len(side) + k // 2 - k + 1) for side in (s[0], s[0][0]))
+        places = list(itertools.product(range(len(s)), heights, widths))
+
+        def window(c: int, y: int, x: int, k: int = k) -> list[tuple[int, int, int]]:
+            return [(c, y + i, x + j) for i in range(k) for j in range(k)]
+
+        total += _norm_of_gap(s, t, window, k * k, places)
+    return total / len(windows) / len(student)
+
+
+def channel_cube_distance(student: Sequence[Map], teacher: Sequence[Map]) -> float:
+    """RCIL's L_channel of one layer: squares averaged over three neighbouring channels."""
+    total = 0.0
+    for s, t in zip(student, teacher, strict=True):
+        places = list(itertools.product(range(len(s)), range(len(s[0])), range(len(s[0][0]))))
+        total += _norm_of_gap(s, t, lambda c, y, x: [(c - 1, y, x), (c, y, x), (c + 1, y, x)], 3, places)
+    return total / len(student)
+
+
+def label_guided_distillation(student: Sequence[Vector], teacher: Sequence[Vector], labels: Sequence[int]) -> float:
+    """MBS: on the pixels of a new class the teacher's background counts for that class."""
+    total = 0.0
+    for z, t, y in zip(student, teacher, labels, strict=True):
+        p, q = softmax(z), softmax(t)
+        takes = y if len(t) <= y < len(z) else 0
+        total -= q[0] * math.log(p[takes]) + sum(q[c] * math.log(p[c]) for c in range(1, len(t)))
+    return total / (len(student) * len(student[0]))
+
+
+def selective_label(truth: int, teacher: Vector, confidence: float) -> int:
+    """MBS: what a pixel is learnt as; the teacher's probabilities decide on background only."""
+    if truth != 0:
+        return truth
+    best = max(range(len(teacher)), key=lambda c: teacher[c])
+    if best != 0 and teacher[best] >= confidence:
+        return best
+    return 255 if teacher[0] < sum(teacher[1:]) else 0
+
+
+def trust(target: int, old_classes: int, background: float) -> float:
+    """MBS: how much the features of a pixel follow the teacher's."""
+    return background if target == 0 else 1.0 if target < old_classes else 0.0
+
+
+def weighted_feature_distillation(student: Sequence[Vector], teacher: Sequence[Vector], weights: Vector) -> float:
+    """MBS: a mean over the entries of the pixels whose weight is not zero."""
+    counted, total = 0, 0.0
+    for f, t, w in zip(student, teacher, weights, strict=True):
+        counted += len(f) * (w > 0)
+        total += w * sum((a - b) ** 2 for a, b in zip(f, t, strict=True))
+    return total / counted
+
+
+def unknown_label(truth: int, teacher: Vector | None, confidence: float, unknown: int) -> int:
+    """SSUL without saliency maps: the teacher's scores decide on background, which is unknown where they do not."""
+    if truth != 0:
+        return truth
+    if teacher is not None:
+        best = max(range(len(teacher)), key=lambda c: teacher[c])
+        if best != 0 and sigmoid(teacher[best]) >= confidence:
+            return best
+    return unknown

@@ -21,8 +21,9 @@ TINY_CLASSES = CLASSES[:5]
 def context(
     step: Step, student: Segmenter, teacher: Segmenter | None, batches: Callable[[], Iterable[Batch]] = list
 ) -> Context:
-    """A step whose images nobody asks for."""
-    return Context(step, student, teacher, batches, library=cast(Library, None))
+    """A step with the batches of one epoch, and without images to replay."""
+    passes = lambda epochs: (batch for _ in range(epochs) for batch in batches())  # noqa: E731
+    return Context(step, student, teacher, passes, library=cast(Library, None))
 
 
 def write_folder(root: Path, train: int, val: int, size: int = 64) -> Path:

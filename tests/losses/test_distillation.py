@@ -8,6 +8,7 @@ import reference
 from incseg.losses import (
     decomposed_logits,
     feature_distillation,
+    label_guided_distillation,
     local_pod,
     merge_new_into_background,
     output_distillation,
@@ -116,6 +117,20 @@ def test_decomposed_logits_add_up_and_equal_their_definition(signed: bool) -> No
         assert [pixels(part)[index] for part in found] == [pytest.approx(side) for side in expected]
     if not signed:  # the authors' form
         torch.testing.assert_close(found[0], torch.nn.functional.conv2d(features, weight.clamp_min(0)))
+
+
+@pytest.mark.parametrize("new", [0, 2])
+def test_label_guided_distillation_gives_background_to_labelled_new_classes(new: int) -> None:
+    student, teacher = example(new)
+    labels = torch.tensor([0, 4, 5, 255, 2, 4] if new else [0, 1, 2, 255, 2, 3]).repeat(2).view(2, 2, 3)
+    expected = reference.label_guided_distillation(pixels(student), pixels(teacher), labels.flatten().tolist())
+    assert float(label_guided_distillation(student, teacher, labels)) == pytest.approx(expected, rel=1e-12)
+    assert float(label_guided_distillation(student[:0], teacher[:0], labels[:0])) == 0
+    student.requires_grad_()
+    teacher.requires_grad_()
+    assert torch.autograd.gradcheck(lambda z: label_guided_distillation(z, teacher.detach(), labels), student)
+    label_guided_distillation(student, teacher, labels).backward()
+    assert teacher.grad is None
 
 
 def test_law_without_new_classes_unbiased_and_plain_distillation_agree() -> None:

@@ -77,7 +77,7 @@ class Section(BaseModel):
         return value
 
 
-HeadKind = Literal["softmax", "sigmoid"]
+HeadKind = Literal["softmax", "sigmoid", "branched"]
 AS_WORDS = {"background": "as background", "ignore": "ignored"}
 
 
@@ -183,8 +183,9 @@ class Network(Section):
     decoder_options: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of the decoder by name."""
     head: HeadKind = "softmax"
-    """What the scores of the classifier mean: softmax (classes compete, background among them), or sigmoid (one
-    yes-or-no per class, and background where none says yes, as in DKD and STAR)."""
+    """What the scores of the classifier mean: softmax (classes compete, background among them), sigmoid (one yes-or-no
+    per class, and background where none says yes, as in DKD and STAR), or branched (SSUL's: a branch per step, and a
+    yes-or-no also for background and for what is unknown)."""
     activation: Literal["leaky"] | None = None
     """What takes the place of the encoder's ReLUs: leaky (slope 0.01, as in the code of MiB, PLOP and UCD); none: they
     stay."""

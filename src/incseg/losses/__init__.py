@@ -9,6 +9,7 @@ from incseg.losses.contrastive import (
 from incseg.losses.distillation import (
     decomposed_logits,
     feature_distillation,
+    label_guided_distillation,
     local_pod,
     merge_new_into_background,
     output_distillation,
@@ -16,8 +17,10 @@ from incseg.losses.distillation import (
     sigmoid_distillation,
     unbiased_distillation,
 )
+from incseg.losses.feature_maps import channel_cube_distance, spatial_cube_distance, weighted_feature_distillation
 from incseg.losses.importance import min_max, weighted_distance
 from incseg.losses.mixture import Mixture, fit_mixture, mixture_update
+from incseg.losses.new_heads import channel_importance, combined_heads, with_mean_norm
 from incseg.losses.processes import (
     gathered_over_processes,
     max_over_processes,
@@ -70,10 +73,13 @@ __all__ = [
     "attraction",
     "balanced_cross_entropy",
     "binary_cross_entropy",
+    "channel_cube_distance",
+    "channel_importance",
     "class_counts",
     "class_histogram",
     "class_means",
     "class_sums",
+    "combined_heads",
     "contrastive_distillation",
     "contrastive_distillation_global",
     "cross_entropy",
@@ -89,6 +95,7 @@ __all__ = [
     "fit_mixture",
     "gathered_over_processes",
     "hesitation",
+    "label_guided_distillation",
     "local_pod",
     "made_up_features",
     "masked_distillation",
@@ -112,9 +119,12 @@ __all__ = [
     "sigmoid_distillation",
     "similarity_separation",
     "sparsity",
+    "spatial_cube_distance",
     "sum_over_processes",
     "unbiased_cross_entropy",
     "unbiased_distillation",
     "weighted_distance",
+    "weighted_feature_distillation",
+    "with_mean_norm",
     "with_replayed_negatives",
 ]

@@ -7,6 +7,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from incseg.losses.coarse import is_fused, teacher_losses
+from incseg.losses.feature_maps import mean_norm
+from incseg.protocol import BACKGROUND
 from incseg.upsampling import Scores, full_size
 
 
@@ -98,6 +100,28 @@ def decomposed_logits(features: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]
     return speaks_for, -speaks_against
 
 
+def label_guided_distillation(student_logits: Tensor, teacher_logits: Tensor, labels: Tensor) -> Tensor:
+    """Output distillation in which a labelled new class takes the teacher's background (MBS).
+
+    ``−1/(|P|·C) Σ_p Σ_c q̂_p(c) log p_p(c)`` with q the teacher's softmax over its K classes, ``q̂ = [q, 0 … 0]``; only
+    where the label y is a class that the teacher does not know, ``q̂(y) = q(0)`` and ``q̂(0) = 0``.
+
+    Args:
+        student_logits: (B, C, H, W) float.
+        teacher_logits: (B, K, H, W) float, K ≤ C; no gradient flows into it.
+        labels: (B, H, W) int64 in 0…C−1, or 255 for ignored.
+
+    Returns:
+        A scalar; 0 (with zero gradient) for an empty batch.
+    """
+    old_classes, classes = _old_classes(student_logits, teacher_logits), student_logits.shape[1]
+    teacher = torch.softmax(teacher_logits.detach(), dim=1)
+    is_new = (labels >= old_classes) & (labels < classes)
+    takes_background = F.one_hot(labels.where(is_new, BACKGROUND), classes).movedim(-1, 1)
+    targets = F.pad(teacher[:, 1:], (0, 0, 0, 0, 1, classes - old_classes)) + takes_background * teacher[:, :1]
+    return -(targets * torch.log_softmax(student_logits, dim=1)).sum() / max(student_logits.numel(), 1)
+
+
 def feature_distillation(student: Tensor, teacher: Tensor) -> Tensor:
     """Mean squared difference of two feature maps (ILT).
 
@@ -167,11 +191,7 @@ def pod_distance(student: Tensor, teacher: Tensor, scales: Sequence[int] = SCALE
     Returns:
         A scalar; 0 where the maps agree (with zero gradient), and for an empty batch.
     """
-    gap = local_pod(student.square(), scales) - local_pod(teacher.detach().square(), scales)
-    square = gap.square().sum(dim=1)
-    # The norm has no gradient at 0; where the maps agree it is taken as 0.
-    norm = torch.where(square > 0, square.where(square > 0, 1).sqrt(), 0)
-    return norm.sum() / max(len(norm), 1)
+    return mean_norm(local_pod(student.square(), scales) - local_pod(teacher.detach().square(), scales))
 
 
 def merge_new_into_background(logits: Tensor, old_classes: int) -> Tensor:

@@ -1,5 +1,6 @@
 """Methods as sums of parts: ``parse("mib+ucd")``, or ``(mib() + ucd()).resolve()``."""
 
+from incseg.methods.background_shift import mbs
 from incseg.methods.contrast import cd, pixel, segment, ucd
 from incseg.methods.decomposed import dkd
 from incseg.methods.feature_replay import star
@@ -22,10 +23,13 @@ from incseg.methods.part import (
     Segmentation,
     default,
 )
+from incseg.methods.pooled_cubes import rcil
 from incseg.methods.regularisation import ewc, pi, rw
 from incseg.methods.rehearsal import GivenOldImages, emseg
 from incseg.methods.ridge import ClosedForm, analytic
+from incseg.methods.tuned_heads import nest
 from incseg.methods.unbiased import mib
+from incseg.methods.unknown_class import ssul
 
 __all__ = [
     "ClosedForm",
@@ -56,18 +60,22 @@ __all__ = [
     "joint",
     "lwf",
     "lwf_mc",
+    "mbs",
     "method_names",
     "mib",
+    "nest",
     "parse",
     "pi",
     "pixel",
     "plop",
+    "rcil",
     "recall",
     "register_method",
     "require_head",
     "rw",
     "sdr",
     "segment",
+    "ssul",
     "star",
     "summands",
     "ucd",

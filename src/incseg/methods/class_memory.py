@@ -124,5 +124,5 @@ def _sure(outputs: Outputs) -> Tensor:
 
 def _pass(context: Context, network: Segmenter) -> Iterator[tuple[Batch, Outputs]]:
     """One epoch of the step's batches through a network."""
-    for batch in context.batches():
+    for batch in context.batches(1):
         yield batch, in_float32(network(batch.images))

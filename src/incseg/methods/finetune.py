@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, get_args
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -10,7 +10,7 @@ from incseg import losses
 from incseg.batch import View
 from incseg.config import HeadKind
 from incseg.methods.parsing import register_method
-from incseg.methods.part import Part, Segmentation
+from incseg.methods.part import SINGLE_LAYER, Part, Segmentation
 
 
 @dataclass
@@ -21,7 +21,7 @@ class CrossEntropy(Segmentation):
     says nothing about the others.
     """
 
-    heads: ClassVar[tuple[HeadKind, ...]] = get_args(HeadKind)
+    heads: ClassVar[tuple[HeadKind, ...]] = SINGLE_LAYER
     complete: ClassVar[bool] = False
     """Whether its targets label every class so far, not only those of the step."""
 

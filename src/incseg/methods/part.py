@@ -4,14 +4,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, get_args
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from incseg.batch import Batch, View
-from incseg.config import HeadKind
+from incseg.config import HeadKind, OptimConfig
 from incseg.curriculum.curriculum import Library
 from incseg.loading.replay import Replay
 from incseg.models import Segmenter
@@ -25,6 +25,8 @@ Temperature = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Stride = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=1)]
 
+SINGLE_LAYER: tuple[HeadKind, ...] = ("softmax", "sigmoid")
+
 
 @dataclass(frozen=True)
 class Context:
@@ -33,10 +35,12 @@ class Context:
     step: Step
     student: Segmenter
     teacher: Segmenter | None
-    batches: Callable[[], Iterable[Batch]]
-    """One pass over the step's own training batches, on the device."""
+    batches: Callable[[int], Iterable[Batch]]
+    """So many passes over the step's own training batches, on the device: the same whenever it is called."""
     library: Library
     """Images to replay."""
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    """How the step is optimised."""
     stable_curvature: float = math.inf
     """The largest second derivative of the loss at which the optimizer still converges in this step.
 
@@ -62,7 +66,7 @@ class Context:
 class Part:
     """One ingredient of a method. Settings are dataclass fields; state that must survive a crash is in ``memory``."""
 
-    heads: ClassVar[tuple[HeadKind, ...]] = get_args(HeadKind)
+    heads: ClassVar[tuple[HeadKind, ...]] = SINGLE_LAYER
     """The kinds of head it works with; a loss on labels or on the teacher's outputs only with those it names."""
     needs_teacher: ClassVar[bool] = False
     needs_stages: ClassVar[bool] = False
