@@ -72,7 +72,8 @@ def working_with(head: HeadKind) -> list[str]:
             methods.require_head(methods.parse(name), head)
         except InputError as error:
             needed = {"dkd": "sigmoid", "star": "sigmoid", "ssul": "branched"}.get(name, "softmax")
-            assert str(error).startswith(f"'{name}' needs a {needed} head, and this network has a {head} head")
+            sentence = str(error)
+            assert sentence.startswith(f"'{name}' needs a {needed} head, and this network has a {head} head")
         else:
             found.append(name)
     return found
