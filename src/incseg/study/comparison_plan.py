@@ -8,6 +8,7 @@ from incseg.config import load_recipe
 from incseg.errors import InputError
 from incseg.files import usable_folder
 from incseg.protocol import Protocol
+from incseg.run_folder import RunFolder
 from incseg.study.data_folders import data_roots, data_settings, lists_of_images
 from incseg.study.planned_run import PlannedRun, Settings, recipe_name, refuse_unused, seeds_from, settings_for
 from incseg.study.schedule import Schedule
@@ -41,7 +42,7 @@ class ComparisonPlan:
     def page(self, recipe: str) -> Path:
         """Where the report on a recipe lies: beside its runs."""
         first = next(iter(self.cells[recipe].values()))[0]
-        return first.folder.parent / "report.html"
+        return RunFolder(first.folder.parent).report
 
 
 def plan_comparison(
