@@ -74,8 +74,10 @@ def _described(parts: Sequence[str]) -> str:
     return " and ".join(parts) or "plain cross-entropy"
 
 
-def first_step_identity(config: RunConfig) -> str:
+def first_step_identity(config: RunConfig, *, solved: bool = True) -> str:
     """All that step 0 depends on, as far as it is known without the data: runs with equal identities can share it.
+
+    Without ``solved``, that of the trained network alone, to which a method that solves then gives its own head.
 
     Tasks that begin with the same number of classes have equal identities, unless the protocol distributes the images
     over all steps: then their first steps have different images.
@@ -86,7 +88,7 @@ def first_step_identity(config: RunConfig) -> str:
     ignored = ("protocol", *OF_LATER_STEPS)
     others = {name: value for name, value in flat_settings(config).items() if not name.startswith(ignored)}
     method = parse(config.method, config.settings)
-    parts = [*first_step_parts(method), *solving_parts(method)]
+    parts = [*first_step_parts(method), *(solving_parts(method) if solved else [])]
     return json.dumps([protocol.dataset, protocol.setting, first_classes, parts, others], sort_keys=True)
 
 

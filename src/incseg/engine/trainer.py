@@ -13,6 +13,7 @@ from torch import Tensor
 from incseg.config import RunConfig
 from incseg.curriculum.curriculum import Curriculum, Library
 from incseg.engine.checkpoint import Checkpoint, FinishedStep, Pace
+from incseg.engine.cost import StepClock, seconds_of
 from incseg.engine.evaluator import (
     number_scored,
     run_result,
@@ -65,6 +66,8 @@ class Trainer:
     """Whether the run was asked to stop before its end."""
     left_out: LeftOut = field(default_factory=LeftOut)
     """What could not be read in the step in training."""
+    clock: StepClock = field(default_factory=StepClock)
+    """The time of the step in training."""
 
     @property
     def iterations(self) -> Iterations:
@@ -108,7 +111,8 @@ class Trainer:
 
     def _conclude_first_step(self, step: Step) -> dict[str, Any]:
         """Take the network of another run's step 0, and give it the head of this run's method."""
-        self.left_out = LeftOut(self._skips, self.journal.say)
+        self.left_out, self.clock = LeftOut(self._skips, self.journal.say), StepClock()
+        self.clock.continue_from(seconds_of(self.folder, step.index))
         self.history = self.history[:-1]
         images = self._solve(step)
         if self.fabric.is_global_zero:
@@ -116,7 +120,7 @@ class Trainer:
         return self._finish(step, images)
 
     def _train_and_score(self, step: Step) -> dict[str, Any]:
-        images, self.left_out = 0, LeftOut(self._skips, self.journal.say)
+        images, self.left_out, self.clock = 0, LeftOut(self._skips, self.journal.say), StepClock()
         if self.first_step_given and step.index == 0:
             self.student.to(self.fabric.device)
         elif self.method.solves and step.index > 0:
@@ -131,7 +135,7 @@ class Trainer:
         """Score a step and mark it as finished."""
         entry = self._score(step, images)
         if self.fabric.is_global_zero:
-            FinishedStep(self.method.memory(), entry).save(self.folder, step.index)
+            FinishedStep(self.method.memory(), entry, self.clock.seconds).save(self.folder, step.index)
         self.fabric.barrier()
         return entry
 
@@ -263,8 +267,17 @@ class Trainer:
         self.left_out.share(self.fabric.world_size)
         if self.fabric.is_global_zero:
             model, optimizer = self.student.state_dict(), run.guard.optimizer.state_dict()
-            left_out, scale = sorted(self.left_out.training), scale_state(self.fabric)
-            Checkpoint(run.step.index, done, model, optimizer, self.method.memory(), left_out, scale).save(self.folder)
+            checkpoint = Checkpoint(
+                run.step.index,
+                done,
+                model,
+                optimizer,
+                self.method.memory(),
+                left_out=sorted(self.left_out.training),
+                scale=scale_state(self.fabric),
+                seconds=self.clock.seconds,
+            )
+            checkpoint.save(self.folder)
         self.fabric.barrier()
         run.pace.saved()
 
@@ -278,6 +291,7 @@ class Trainer:
         load_scale(self.fabric, checkpoint.scale)
         self._load_memory(checkpoint.memory)
         self.left_out.training.update(checkpoint.left_out)
+        self.clock.continue_from(checkpoint.seconds)
         self.journal.mention(f"resuming {run.name} at iteration {checkpoint.iteration}")
         return checkpoint.iteration
 
