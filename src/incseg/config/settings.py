@@ -111,7 +111,7 @@ class DataConfig(Section):
     nowhere; auto: on the GPU if they take at most a quarter of its free memory, else nowhere. Crops are the same."""
     class_order: tuple[str, ...] | None = None
     """Foreground class names in the order in which they are learnt, separated by commas, or the name of a published
-    order (for ade20k: a, b or c); none: the dataset's own order."""
+    order (for ade20k: a, b or c; for voc: plop-a to plop-w); none: the dataset's own order."""
     splits: Path | None = None
     """Folder with a list of training images per step (train-0.npy or train-0.txt, …), or a file written by 'incseg data
     split --out'; none: the protocol's rule. Can also be written --splits."""
