@@ -71,3 +71,12 @@ def test_class_order_maps_channels_to_dataset_ids() -> None:
 def test_an_order_must_name_every_class_once(wanted: list[str]) -> None:
     with pytest.raises(InputError, match="class_order"):
         class_order(("background", "cat", "dog", "cow"), wanted)
+
+
+def test_only_the_sequential_setting_labels_the_old_classes() -> None:
+    for setting in Setting:
+        found = Protocol("voc", "15-1", setting).steps(20)
+        assert [step.new for step in found] == [step.new for step in steps("15-1", 20)]
+        sequential = setting is Setting.SEQUENTIAL
+        assert all(step.labelled_old == (step.old if sequential else ()) for step in found)
+        assert {step.complete for step in found} == {sequential}
