@@ -135,3 +135,12 @@ def test_balanced_sampling_shows_every_class_equally_often() -> None:
     assert weights is not None
     assert sum(weights[:3]) == pytest.approx(weights[3])
     assert weights[4] == weights[0]  # nothing to learn there, but it stays among the images
+
+
+@pytest.mark.parametrize("void", ["ignore", "background"])
+def test_data_without_background_has_no_pixel_of_it_but_classes_of_other_steps(void: str) -> None:
+    data = DataConfig.model_validate({"has_background": False, "void": void, "scored_void": void})
+    first, second = steps("2-2", 4)
+    assert training_table(second, NATURAL, data)[[0, 1, 2, 3, 4, 255]].tolist() == [255, 0, 0, 3, 4, 255]
+    assert scoring_table(first, NATURAL, data)[[0, 1, 2, 3, 4, 255]].tolist() == [255, 1, 2, 255, 255, 255]
+    assert scoring_table(second, NATURAL, data)[[0, 1, 2, 3, 4, 255]].tolist() == [255, 1, 2, 3, 4, 255]

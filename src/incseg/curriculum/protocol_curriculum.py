@@ -53,7 +53,7 @@ def build_curriculum(
     shortfall = dataset_entry(protocol.dataset).shortfall(source)
     if shortfall:
         say(shortfall)
-    if plain(source.classes[0]) not in BACKGROUND_NAMES:
+    if data.has_background and plain(source.classes[0]) not in BACKGROUND_NAMES:
         say(f"'{source.classes[0]}', the first class of {source.name}, is taken for the background (id 0).")
     return _introduced(ProtocolCurriculum(source, protocol, data, report_progress), say)
 

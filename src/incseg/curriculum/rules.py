@@ -1,7 +1,7 @@
 """The rules of a step: which images it may see, and under which labels.
 
-Every setting that decides on labels (``data.void``, ``data.scored_void``, ``data.future``, ``data.background``) or on
-the scored images (``data.score_on``) is read here and nowhere else.
+Every setting that decides on labels (``data.has_background``, ``data.void``, ``data.scored_void``, ``data.future``,
+``data.background``) or on the scored images (``data.score_on``) is read here and nowhere else.
 """
 
 from collections import Counter
@@ -129,14 +129,18 @@ def training_table(step: Step, order: DatasetIds, data: DataConfig, *, keep_old:
     Args:
         step: in channels.
         order: dataset id of each channel.
-        data: ``void`` says what the dataset's 255 becomes.
+        data: ``void`` says what the dataset's 255 becomes. Where the data has no background, 255 and the dataset's 0
+            are ignored; background are then the classes that the step does not label, and only these.
         keep_old: label the old classes too, as joint training may.
 
     Returns:
         (256,) int64: labels are ``table[mask]``.
     """
     labelled = step.seen if keep_old else step.new + step.labelled_old
-    return _label_table(order, labelled, elsewhere=BACKGROUND, void=IGNORE if data.void == "ignore" else BACKGROUND)
+    is_ignored = data.void == "ignore" or not data.has_background
+    table = _label_table(order, labelled, elsewhere=BACKGROUND, void=IGNORE if is_ignored else BACKGROUND)
+    table[order[BACKGROUND]] = BACKGROUND if data.has_background else IGNORE
+    return table
 
 
 def scoring_table(step: Step, order: DatasetIds, data: DataConfig) -> Tensor:
@@ -146,7 +150,7 @@ def scoring_table(step: Step, order: DatasetIds, data: DataConfig) -> Tensor:
         step: in channels.
         order: dataset id of each channel.
         data: ``future`` says what classes still to be learnt are, ``scored_void`` what the dataset's 255 is, and
-            ``background`` whether all that is background after that is scored.
+            ``background`` whether all that is background after that is scored, which it never is where there is none.
 
     Returns:
         (256,) int64: labels are ``table[mask]``.
@@ -154,7 +158,7 @@ def scoring_table(step: Step, order: DatasetIds, data: DataConfig) -> Tensor:
     elsewhere = BACKGROUND if data.future == "background" else IGNORE
     table = _label_table(order, step.seen, elsewhere, void=IGNORE if data.scored_void == "ignore" else BACKGROUND)
     table[order[BACKGROUND]] = BACKGROUND
-    if data.background == "ignore":
+    if data.background == "ignore" or not data.has_background:
         table[table == BACKGROUND] = IGNORE
     return table
 
