@@ -41,8 +41,8 @@ def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, voc
             continue
         assert cli.main(words[1:] + (CHEAP if words[1] == "train" else [])) == 0, shlex.join(words)
         executed.append(words[1])
-    assert executed.count("train") == 2
-    assert executed.count("data") == 5
+    assert executed.count("train") == 3
+    assert executed.count("data") == 8
 
 
 def test_the_defaults_are_those_of_the_table() -> None:

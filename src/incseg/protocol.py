@@ -7,7 +7,7 @@ are learnt. So a classifier only ever grows at its end, whatever the dataset's o
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from incseg.errors import InputError, closest
@@ -18,10 +18,17 @@ IGNORE = 255  # a pixel without a label: part of no loss and no score
 
 
 class Setting(StrEnum):
-    """Which images a step may see; in both, only the step's own classes are labelled."""
+    """Which images a step may see; only the step's own classes are labelled, unless it says otherwise."""
 
     OVERLAPPED = "overlapped"  # every image that shows at least one of the step's new classes
     DISJOINT = "disjoint"  # of those, the ones that show no class of a later step
+    SEQUENTIAL = "sequential"  # the same images, and the old classes are labelled too
+    PARTITIONED = "partitioned"  # every image in the step of one of its classes, which was drawn by chance
+
+    @property
+    def excludes_future(self) -> bool:
+        """Whether images that show a class of a later step wait for that step."""
+        return self in (Setting.DISJOINT, Setting.SEQUENTIAL)
 
 
 def count_classes(classes: Sequence[str]) -> str:
@@ -45,7 +52,9 @@ class Step:
     base: tuple[int, ...] = ()
     """What step 0 learnt; tables of the field set these classes against all later ones."""
     labelled_old: tuple[int, ...] = ()
-    """Old channels that this step's images label all the same, as an extension's may; a protocol's never do."""
+    """Old channels that this step's images label all the same, as an extension's may and a sequential protocol's do."""
+    complete: bool = False
+    """Every image of the step labels all old channels, so that its background hides none of them."""
 
     @property
     def seen(self) -> tuple[int, ...]:
@@ -89,13 +98,16 @@ class Protocol:
         setting = fields[2] if len(fields) == 3 else Setting.OVERLAPPED
         if setting not in list(Setting):
             raise InputError(
-                f"'{setting}' in '{text}' is not a setting: use overlapped or disjoint.{closest(setting, Setting)}"
+                f"'{setting}' in '{text}' is not a setting: use {', '.join(Setting)}.{closest(setting, Setting)}"
             )
         return cls(fields[0], fields[1], Setting(setting))
 
     def steps(self, num_foreground: int) -> list[Step]:
         """The steps of this protocol for a dataset with that many foreground classes."""
-        return steps(self.task, num_foreground, self.dataset)
+        found = steps(self.task, num_foreground, self.dataset)
+        if self.setting is Setting.SEQUENTIAL:
+            return [replace(step, labelled_old=step.old, complete=True) for step in found]
+        return found
 
 
 def steps(task: str, num_foreground: int, dataset: str = "the dataset") -> list[Step]:

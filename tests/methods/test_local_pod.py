@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -130,3 +131,13 @@ def test_with_ucd_the_extended_map_still_comes_from_the_ground_truth() -> None:
         method.losses(relabelled)["contrast"],
         alone.losses(alone.view(view.batch, view.student, view.teacher, SECOND))["contrast"],
     )
+
+
+def test_nothing_is_pseudo_labelled_where_every_old_class_is_labelled() -> None:
+    view, step = make_view(), replace(SECOND, labelled_old=SECOND.old, complete=True)
+    method = methods.Method("plop", (PseudoLabelCrossEntropy(),))
+    network = Segmenter(Architecture(encoder="test_resnet", decoder_options={"decoder_channels": 8}), [3])
+    method.begin(context(step, network, network))
+    assert method.memory() == {}
+    seen = method.view(view.batch, view.student, view.teacher, step)
+    torch.testing.assert_close(method.losses(seen)["segmentation"], cross_entropy(seen.student_logits, seen.labels))

@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import torch
 
 from incseg import methods
 from incseg.batch import Batch, Outputs, View
-from incseg.losses import unbiased_cross_entropy, unbiased_distillation
+from incseg.losses import cross_entropy, unbiased_cross_entropy, unbiased_distillation
 from incseg.protocol import Step
 
 
@@ -31,3 +33,11 @@ def test_a_labelled_old_class_is_background_as_in_the_release_unless_the_step_la
         found = methods.parse("mib").losses(seen)["segmentation"]
         as_itself = unbiased_cross_entropy(seen.student_logits, seen.labels, old_classes=3, learn_labelled_old=True)
         assert torch.equal(found, as_itself) is learns
+
+
+def test_background_hides_no_old_class_where_all_are_labelled() -> None:
+    seen = view(replace(STEP, labelled_old=STEP.old, complete=True))
+    terms = methods.parse("mib").losses(seen)
+    torch.testing.assert_close(terms["segmentation"], cross_entropy(seen.student_logits, seen.labels))
+    expected = 10 * unbiased_distillation(seen.student_logits, seen.teacher_logits)  # the teacher's may be a new one
+    torch.testing.assert_close(terms["distillation"], expected)

@@ -51,7 +51,8 @@ def protocols() -> list[Table]:
         "A protocol is DATASET/TASK/SETTING, for example voc/15-5/overlapped. TASK A-B learns A classes, then B at a "
         "time; 'offline' learns all at once; 4-2-2 names every step. SETTING overlapped: a step sees all images with "
         "one of its new classes; disjoint: of those, the ones without a class of a later step (ade20k and cityscapes: "
-        "each image in one step only)."
+        "each image in one step only); sequential: as disjoint, with the old classes labelled too; partitioned: each "
+        "image in the step of one class it shows, drawn by chance."
     )
     return [Table("protocols", ["dataset", "tasks", "what it is"], rows, note, prose=True)]
 

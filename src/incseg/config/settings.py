@@ -111,10 +111,13 @@ class DataConfig(Section):
     nowhere; auto: on the GPU if they take at most a quarter of its free memory, else nowhere. Crops are the same."""
     class_order: tuple[str, ...] | None = None
     """Foreground class names in the order in which they are learnt, separated by commas, or the name of a published
-    order (for ade20k: a, b or c); none: the dataset's own order."""
+    order (for ade20k: a, b or c; for voc: plop-a to plop-w); none: the dataset's own order."""
     splits: Path | None = None
     """Folder with a list of training images per step (train-0.npy or train-0.txt, …), or a file written by 'incseg data
     split --out'; none: the protocol's rule. Can also be written --splits."""
+    has_background: bool = True
+    """Whether the data has a background, the class of id 0. false: every pixel has a class or is unlabelled. Then
+    id 0 is unlabelled as well, in training and in scoring, whatever void and the others say, and never predicted."""
     void: Literal["ignore", "background"] = "ignore"
     """How unlabelled pixels (255) count in training: ignored (as in the paper), or as background (as MiB on VOC)."""
     scored_void: Literal["ignore", "background"] = "ignore"
@@ -158,6 +161,9 @@ class DataConfig(Section):
     def scored_as(self) -> str:
         """The convention of the scores in words, as it stands under every table; 'N images' follows it."""
         part = "whole images" if self.scoring == "full" else f"the middle square at {self.crop_size} pixels"
+        if not self.has_background:
+            seen = ["only images with a class learnt so far"] if self.score_on == "seen" else []
+            return ", ".join([f"{self.scoring} ({part})", "data without background", *seen])
         words = [f"{self.scoring} ({part})", f"classes to come {AS_WORDS[self.future]}"]
         words += ["unlabelled pixels as background"] if self.scored_void == "background" else []
         words += ["background not scored"] if self.background == "ignore" else []

@@ -53,7 +53,7 @@ def build_curriculum(
     shortfall = dataset_entry(protocol.dataset).shortfall(source)
     if shortfall:
         say(shortfall)
-    if plain(source.classes[0]) not in BACKGROUND_NAMES:
+    if data.has_background and plain(source.classes[0]) not in BACKGROUND_NAMES:
         say(f"'{source.classes[0]}', the first class of {source.name}, is taken for the background (id 0).")
     return _introduced(ProtocolCurriculum(source, protocol, data, report_progress), say)
 
@@ -96,12 +96,13 @@ class ProtocolCurriculum(Curriculum):
         lists = self.indices[: step.index + 1] if keep_old else [self.indices[step.index]]
         chosen = sorted({index for indices in lists for index in indices})
         table = self.training_table(step, keep_old=keep_old)
-        labelled = frozenset(self.order[channel] for channel in (step.seen if keep_old else step.new))
+        channels = step.seen if keep_old else step.new + step.labelled_old
+        labelled = frozenset(self.order[channel] for channel in channels)
         weights = sampling_weights([self._train_presence[index] & labelled for index in chosen], self.data)
         return TrainingImages(self.learnt_from, chosen, table, TrainingTransform(crop_size), weights)
 
     def training_table(self, step: Step, *, keep_old: bool = False) -> Tensor:
-        """Only the step's classes are labelled, or with ``keep_old`` all seen so far."""
+        """Only the step's classes are labelled, or, with ``keep_old`` and in the sequential setting, all so far."""
         return training_table(step, self.order, self.data, keep_old=keep_old)
 
     def shown(self, step: Step) -> dict[int, frozenset[int]]:
@@ -128,7 +129,8 @@ class ProtocolCurriculum(Curriculum):
     @property
     def _is_plain(self) -> bool:
         """Whether an image belongs to a step by what it shows alone, not by what the other images show too."""
-        return self.protocol.setting is Setting.OVERLAPPED or dataset_entry(self.protocol.dataset).disjoint == "plain"
+        setting, disjoint = self.protocol.setting, dataset_entry(self.protocol.dataset).disjoint
+        return setting is Setting.OVERLAPPED or (setting.excludes_future and disjoint == "plain")
 
     def _by_rule(self) -> list[list[int]]:
         setting, disjoint = self.protocol.setting, dataset_entry(self.protocol.dataset).disjoint

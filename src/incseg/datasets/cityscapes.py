@@ -42,7 +42,7 @@ def looks_like_train_ids(shown: frozenset[int]) -> str:
 @dataset(
     "cityscapes",
     "Cityscapes street scenes with fine annotations, 19 classes",
-    tasks=("13-6", "13-1", "offline"),
+    tasks=("13-6", "13-1", "14-1", "offline"),
     published_images=(2975, 500),
     doubt=looks_like_train_ids,
     disjoint="balanced",  # almost every image shows a car: the plain rule would leave step 0 almost no images

@@ -260,7 +260,9 @@ def _refuse_another_run(config: RunConfig, out: Path) -> None:
 
 def _student(config: RunConfig, num_classes: int, *, pretrained: bool) -> Segmenter:
     torch.manual_seed(seed_from(config.seed, "student"))
-    student = Segmenter(Architecture.of(config.model, config.data.crop_size), [num_classes])
+    never_background = not config.data.has_background
+    architecture = Architecture.of(config.model, config.data.crop_size, never_background=never_background)
+    student = Segmenter(architecture, [num_classes])
     load_encoder(student, config.model.weights if pretrained else "none")
     return student
 

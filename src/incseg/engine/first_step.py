@@ -21,7 +21,7 @@ from incseg.methods import Method, parse
 from incseg.models import Segmenter
 from incseg.models.storage import StepHistory, load_model
 from incseg.models.tensor_file import read_tensors, write_tensors
-from incseg.protocol import Protocol, Setting
+from incseg.protocol import Protocol
 from incseg.run_folder import RunFolder, read_metrics, write_metrics
 
 # Settings that say nothing of step 0; what the method and its settings make of it, first_step_parts() says.
@@ -83,7 +83,7 @@ def first_step_identity(config: RunConfig, *, solved: bool = True) -> str:
     over all steps: then their first steps have different images.
     """
     protocol = Protocol.parse(config.protocol)
-    distributed = protocol.setting is Setting.DISJOINT and dataset_entry(protocol.dataset).disjoint == "balanced"
+    distributed = protocol.setting.excludes_future and dataset_entry(protocol.dataset).disjoint == "balanced"
     first_classes = protocol.task if distributed else protocol.task.split("-")[0]
     ignored = ("protocol", *OF_LATER_STEPS)
     others = {name: value for name, value in flat_settings(config).items() if not name.startswith(ignored)}

@@ -38,7 +38,7 @@ class PseudoLabelCrossEntropy(CrossEntropy):
 
     def begin(self, context: Context) -> None:
         """One pass over the step's data: the uncertainty on background, by the class that the teacher predicts."""
-        if context.teacher is None:
+        if context.teacher is None or context.step.complete:
             return
         classes = context.step.old_classes
         counts = torch.zeros(classes, losses.BINS, dtype=torch.int64, device=context.teacher.mean.device)
@@ -58,15 +58,15 @@ class PseudoLabelCrossEntropy(CrossEntropy):
 
     def relabel(self, view: View) -> Tensor | None:
         """Ground truth where it is foreground, the teacher's class where it is certain, 255 elsewhere."""
-        if view.teacher is None:
+        if view.teacher is None or view.step.complete:
             return None
         predicted, uncertainty = self._read(view.teacher_scores, view.step)
         certain = uncertainty < self.memory["thresholds"][predicted]
         return torch.where(view.labels == BACKGROUND, torch.where(certain, predicted, IGNORE), view.labels)
 
     def losses(self, view: View) -> dict[str, Tensor]:
-        """``ν L_ce``, ν per image; plain cross-entropy at step 0."""
-        if view.teacher is None:
+        """``ν L_ce``, ν per image; plain cross-entropy at step 0, and where every old class is labelled."""
+        if view.teacher is None or view.step.complete:
             return super().losses(view)
         background = view.labels == BACKGROUND
         accepted = background & (view.targets != IGNORE)

@@ -23,11 +23,11 @@ class UnbiasedCrossEntropy(CrossEntropy):
     heads: ClassVar[tuple[HeadKind, ...]] = ("softmax",)
 
     def losses(self, view: View) -> dict[str, Tensor]:
-        """``L_seg``; plain cross-entropy at step 0."""
+        """``L_seg``; plain cross-entropy at step 0, and where every old class is labelled."""
         loss = losses.unbiased_cross_entropy(
             view.student_scores,
             view.targets,
-            old_classes=view.step.old_classes,
+            old_classes=1 if view.step.complete else view.step.old_classes,
             learn_labelled_old=bool(view.step.labelled_old),
         )
         return {"segmentation": loss}

@@ -104,6 +104,8 @@ def gather(
     batches: Iterable[Batch],
     fit: Fit,
     join: Callable[[Tensor], Tensor] = lambda own: own,
+    *,
+    complete: bool = False,
 ) -> Statistics:
     """Statistics with the cells of these images added.
 
@@ -114,11 +116,12 @@ def gather(
         batches: images and labels of one size each, of any size.
         fit: the rules.
         join: adds up a tensor over all processes, each of which sees its share of the images.
+        complete: the labels name all classes so far; background is what they call so.
     """
     segmenter.eval()
     features = RandomFeatures(statistics.layout).to(segmenter.mean)
     learnt = statistics.cross.any(dim=0)
-    before = statistics.solve(fit.ridge).to(segmenter.mean) if learnt.any() else None
+    before = statistics.solve(fit.ridge).to(segmenter.mean) if learnt.any() and not complete else None
     weights, added = statistics.class_weights(fit.balance), statistics.nothing()
     device = segmenter.mean.device
     padded = (_padded(some, device) for batch in batches for some in _pieces(batch))
