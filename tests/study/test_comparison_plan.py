@@ -108,7 +108,7 @@ def test_bad_choices_are_explained(
 
 
 def test_another_experiment_in_the_same_place_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (planned_run,) = plan_comparison(["demo"], [Entrant("ft", written="ft")], out=tmp_path).schedule.runs
+    (planned_run,) = plan_comparison(["demo"], [Entrant("ft", written="ft")], seeds=[42], out=tmp_path).schedule.runs
     planned_run.folder.mkdir(parents=True)
     (planned_run.folder / "config.yaml").write_text(to_yaml(with_precision(planned_run.config)))
     assert run("compare", "demo", "--methods", "ft", "--out", tmp_path, "--optim.epochs", "2", "--dry-run") == 2

@@ -21,6 +21,7 @@ from incseg.errors import Stopped
 from incseg.study import execution
 from incseg.study.comparison_plan import Entrant, plan_comparison
 from incseg.study.execution import Execution
+from incseg.study.latest_lines import LatestLines
 from incseg.study.planned_run import PlannedRun
 from incseg.study.schedule import Schedule
 
@@ -137,10 +138,11 @@ def executed(
     folder: Path, jobs: int, methods: Sequence[str], **made_up: Any
 ) -> tuple[MadeUpChildren, list[PlannedRun]]:
     entrants = [Entrant(method, written=method) for method in methods]
-    schedule = plan_comparison(["demo"], entrants, seeds=2, out=folder).schedule
+    schedule = plan_comparison(["demo"], entrants, seeds=[42, 43], out=folder).schedule
     children = MadeUpChildren(**made_up)
     pending = [run for run, _ in schedule.pending]
-    return children, Execution(Schedule(schedule.runs), Console(), jobs, children, pending).run()
+    console = Console()
+    return children, Execution(Schedule(schedule.runs), console, jobs, children, pending, LatestLines(console)).run()
 
 
 @pytest.fixture(autouse=True)

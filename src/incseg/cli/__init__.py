@@ -33,7 +33,7 @@ class Group:
 
 
 COMMANDS: dict[str, Command | Group] = {
-    "demo": train.demo,
+    "demo": studies.demo,
     "train": train.train,
     "eval": train.evaluate,
     "report": train.report,

@@ -1,21 +1,42 @@
-"""Many runs at once: ``incseg compare`` and ``reproduce``."""
+"""Many runs at once: ``incseg demo``, ``compare`` and ``reproduce``."""
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from incseg.cli.arguments import Names, read_arguments, takes_settings
+from incseg.cli.arguments import DEFAULT, Names, read_arguments, takes_settings
 from incseg.cli.early import refuse_missing_data, refuse_unknown_method
 from incseg.cli.train import show_runs
 from incseg.config import Layer, load_recipe
 from incseg.console import Console, publish
 from incseg.errors import InputError
 
+DEMO = ("ft", "mib", "mib+ucd", "joint")
+
 if TYPE_CHECKING:
     from incseg.study.comparison_plan import ComparisonPlan, Entrant
     from incseg.study.planned_run import PlannedRun
+
+
+def demo(out: Path = Path("runs"), seed: int = DEFAULT.seed) -> None:
+    """See incremental learning on embedded data: three methods and the upper reference, a table and a report.
+
+    Learns four kinds of shapes, then two more, then two more, with plain fine-tuning (ft), MiB (mib), MiB with UCD
+    (mib+ucd) and all data at once (joint). Takes about two minutes on two CPU cores; what is done is not repeated.
+
+    Args:
+        out: folder in which demo/ is made, for the runs and the report.
+        seed: seed of every random choice.
+    """
+    from incseg.engine.machine import usable_cores
+    from incseg.study.comparison_plan import Entrant, plan_comparison
+
+    entrants = [Entrant(method, written=method) for method in DEMO]
+    plan = plan_comparison(["demo"], entrants, seeds=[seed], out=out)
+    _run(replace(plan, against=None), Console(), jobs=min(len(DEMO), usable_cores()))
 
 
 @takes_settings("")
@@ -69,13 +90,14 @@ def compare(
         load_recipe(recipe, trust=trust)  # refused before PyTorch is imported, if there is none
 
     from incseg.study.comparison_plan import plan_comparison
+    from incseg.study.planned_run import seeds_from
 
     entrants = [_entrant(text, parts, preset) for text, parts in words]
     plan = plan_comparison(
         recipes,
         entrants,
         against=against,
-        seeds=seeds,
+        seeds=seeds_from(seeds),
         out=out,
         data_root=data_root,
         splits=splits,
@@ -141,8 +163,9 @@ def _show(plan: "ComparisonPlan", recipe: str, console: Console) -> list[Path]:
     done = {written: [run.folder for run in runs if run.is_done] for written, runs in plan.cells[recipe].items()}
     folders = [folder for some in done.values() for folder in some]
     if folders:
-        against = next((run.label for run in read_runs(folders) if run.folder in done[plan.against]), None)
-        show_runs(folders, plan.page(recipe), console, against if len(done) > 1 else None)
+        reference = done[plan.against] if plan.against and len(done) > 1 else []
+        against = next((run.label for run in read_runs(folders) if run.folder in reference), None)
+        show_runs(folders, plan.page(recipe), console, against)
     return folders
 
 

@@ -1,4 +1,4 @@
-"""Training and what comes of it: ``incseg demo``, ``train``, ``eval``, ``report``."""
+"""Training and what comes of it: ``incseg train``, ``eval``, ``report``."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,35 +14,6 @@ from incseg.errors import InputError
 from incseg.files import replacing, usable_file
 
 RunPath = Annotated[Path, tyro.conf.arg(metavar="RUN")]
-
-
-def demo(out: Path = Path("runs/demo"), seed: int = DEFAULT.seed) -> None:
-    """See incremental learning on embedded data: three methods and the upper reference, a table and a report.
-
-    Learns four kinds of shapes, then two more, then two more, with plain fine-tuning (ft), MiB (mib), MiB with UCD
-    (mib+ucd) and all data at once (joint). Takes a few minutes on two CPU cores; runs that are done are not repeated.
-
-    Args:
-        out: folder for the runs and the report.
-        seed: seed of every random choice.
-    """
-    console = Console()
-    folders = run_demo(out, seed, console)
-    show_runs(folders, out / "report.html", console)
-
-
-def run_demo(
-    out: Path, seed: int, console: Console, methods: Sequence[str] = ("ft", "mib", "mib+ucd", "joint")
-) -> list[Path]:
-    """Train every method from one shared step 0, skipping what is finished; returns the folders of the runs."""
-    from incseg.engine import assembly
-
-    folders: list[Path] = []
-    for method in methods:
-        config = load_recipe("demo", {"method": method, "seed": seed})
-        assembly.train(config, out / method, first_step=folders[0] if folders else None, console=console)
-        folders.append(out / method)
-    return folders
 
 
 @takes_settings("")

@@ -1,6 +1,5 @@
 """Scoring a model: one confusion matrix over all validation images, and the results derived from it."""
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from incseg.batch import Batch
 from incseg.colours import Colours
 from incseg.config import RunConfig
 from incseg.curriculum.curriculum import Curriculum
+from incseg.engine.machine import usable_cores
 from incseg.errors import InputError, Note, refuse
 from incseg.files import naming
 from incseg.images import index_image
@@ -87,8 +87,7 @@ def _batch_size(images: ScoredImages, wanted: int) -> int:
 
 def loading_processes(config: RunConfig) -> int:
     """As many as the configuration asks for, but at most one per core that this process may use."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(config.data.workers, cores)
+    return min(config.data.workers, usable_cores())
 
 
 def save_pictures(

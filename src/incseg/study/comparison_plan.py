@@ -10,7 +10,7 @@ from incseg.files import usable_folder
 from incseg.protocol import Protocol
 from incseg.run_folder import RunFolder
 from incseg.study.data_folders import data_roots, data_settings, lists_of_images
-from incseg.study.planned_run import PlannedRun, Settings, recipe_name, refuse_unused, seeds_from, settings_for
+from incseg.study.planned_run import PlannedRun, Settings, recipe_name, refuse_unused, settings_for
 from incseg.study.schedule import Schedule
 
 
@@ -31,8 +31,8 @@ class ComparisonPlan:
 
     cells: Mapping[str, Mapping[str, Sequence[PlannedRun]]]
     """Runs by recipe, then by the entrant as it was written."""
-    against: str
-    """The entrant with which the others are compared."""
+    against: str | None
+    """The entrant with which the others are compared; None: with none."""
 
     @property
     def schedule(self) -> Schedule:
@@ -50,7 +50,7 @@ def plan_comparison(
     entrants: Sequence[Entrant],
     *,
     against: str | None = None,
-    seeds: int = 1,
+    seeds: Sequence[int],
     out: Path = Path("runs/compare"),
     data_root: Sequence[str] = (),
     splits: Sequence[str] = (),
@@ -63,14 +63,14 @@ def plan_comparison(
         recipes: protocols, names of recipes, or recipe files.
         entrants: the methods; their own settings stand above those for all.
         against: the entrant with which the others are compared, as it was written; the first by default.
-        seeds: number of repetitions, each with its own seed.
+        seeds: one repetition with each.
         out: folder for all runs.
         data_root: ``DIR``, or ``DATASET=DIR`` for each dataset.
         splits: published lists of images, ``DIR`` for a single recipe or ``RECIPE=DIR`` for each.
         trust: whether recipe files may name code to run.
         settings: settings for all runs, by section; those of a method go to the runs of that method.
     """
-    repetitions, settings = seeds_from(seeds), settings or {}
+    settings = settings or {}
     usable_folder(out)
     _refuse_repeated("recipe", [recipe_name(recipe) for recipe in recipes])
     _refuse_repeated("method", [entrant.written for entrant in entrants])
@@ -78,7 +78,7 @@ def plan_comparison(
     data = _data_of(recipes, data_root, splits, trust)
     cells = {
         recipe: {
-            entrant.written: [_run(recipe, entrant, seed, settings, data[recipe], out, trust) for seed in repetitions]
+            entrant.written: [_run(recipe, entrant, seed, settings, data[recipe], out, trust) for seed in seeds]
             for entrant in entrants
         }
         for recipe in recipes

@@ -14,10 +14,12 @@ import torch
 from incseg.config import DataConfig
 from incseg.console import Console
 from incseg.curriculum import Curriculum, build_curriculum
+from incseg.engine.machine import usable_cores
 from incseg.engine.signals import Children
 from incseg.errors import Stopped, TrainingError
 from incseg.methods import parse
 from incseg.protocol import Protocol
+from incseg.study.latest_lines import LatestLines, last_line
 from incseg.study.planned_run import PlannedRun
 from incseg.study.schedule import Schedule
 
@@ -35,8 +37,8 @@ def execute(schedule: Schedule, console: Console, jobs: int = 1) -> list[Planned
     """Train the runs that are not done yet, up to ``jobs`` at once; returns those that failed."""
     pending = [run for run, _ in schedule.pending]
     check_data(pending, console)
-    with Children().heard() as children:
-        return Execution(schedule, console, jobs, children, pending).run()
+    with Children().heard() as children, LatestLines(console) as latest:
+        return Execution(schedule, console, jobs, children, pending, latest).run()
 
 
 def refuse_failures(failed: Sequence[PlannedRun], schedule: Schedule) -> None:
@@ -69,6 +71,7 @@ class Execution:
     jobs: int
     children: Children
     waiting: list[PlannedRun]
+    latest: LatestLines
     places: dict[int, tuple[PlannedRun, Child]] = field(default_factory=dict)
     failed: list[PlannedRun] = field(default_factory=list)
 
@@ -83,6 +86,7 @@ class Execution:
                 place = next(place for place in range(self.jobs) if place not in self.places)
                 self.places[place] = (ready, self._start(ready, place, total - len(self.waiting), total))
             if not self._collect():
+                self.latest.show([_log_of(run) for run, _ in self.places.values()] if self.jobs > 1 else [])
                 time.sleep(PATIENCE)
         return self.failed
 
@@ -112,8 +116,8 @@ class Execution:
         """With several at once: a part of the cores, and where there are several GPUs, one after the other."""
         if self.jobs == 1:
             return {}
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        share = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, cores // self.jobs)))}
+        threads = max(1, usable_cores() // self.jobs)
+        share = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
         gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(torch.cuda.device_count())))).split(",")
         return share | ({"CUDA_VISIBLE_DEVICES": gpus[place % len(gpus)]} if len(gpus) > 1 == devices else {})
 
@@ -142,6 +146,5 @@ def _log_of(run: PlannedRun) -> Path:
 
 
 def _last_words(run: PlannedRun, code: int) -> str:
-    lines = _log_of(run).read_text(encoding="utf-8", errors="replace").split("\n") if code else []
-    said = next((line for line in reversed(lines) if line.strip()), "")
+    said = last_line(_log_of(run)) if code else ""
     return f" ({said})" if said else ""
