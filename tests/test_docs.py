@@ -36,7 +36,7 @@ def test_every_command_runs(line: str, capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out
 
 
-COMPARISONS = re.findall(r"^incseg (.*)$", (DOCS / "compare.md").read_text(), flags=re.MULTILINE)
+COMPARISONS = re.findall(r"^incseg (compare .*)$", (DOCS / "compare.md").read_text(), flags=re.MULTILINE)
 
 
 @pytest.mark.parametrize("line", COMPARISONS)

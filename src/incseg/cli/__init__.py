@@ -14,7 +14,7 @@ import tyro
 
 import incseg
 from incseg import registry
-from incseg.cli import bench, data, deploy, extending, listing, studies, train
+from incseg.cli import bench, data, deploy, extending, listing, records, studies, train
 from incseg.cli.arguments import is_setting, read_arguments, settings_shown, show_help
 from incseg.cli.everywhere import Everywhere, take_everywhere
 from incseg.console import Console, as_json, for_programs, is_rank_zero, quietly
@@ -39,6 +39,10 @@ COMMANDS: dict[str, Command | Group] = {
     "report": train.report,
     "compare": studies.compare,
     "reproduce": studies.reproduce,
+    "results": Group(
+        "Keep the results of runs as records, and make pages from them: incseg results collect, leaderboard, page.",
+        {"collect": records.collect, "leaderboard": records.leaderboard, "page": records.page},
+    ),
     "extend": extending.extend,
     "memory": extending.memory,
     "statistics": extending.statistics,

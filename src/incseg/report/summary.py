@@ -45,7 +45,7 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
             )
     begins_at = [len(first.steps) - len(run.steps) for run in runs]
     compared = zip(runs, begins_at, strict=True)
-    return _labelled([replace(run, begins_at=start, compared_base=first.base) for run, start in compared])
+    return labelled([replace(run, begins_at=start, compared_base=first.base) for run, start in compared])
 
 
 def _comparable(first: Run, run: Run) -> bool:
@@ -55,8 +55,9 @@ def _comparable(first: Run, run: Run) -> bool:
     return alike and run.classes == first.classes
 
 
-def _labelled(runs: Sequence[Run]) -> list[Run]:
-    labelled: list[Run] = []
+def labelled(runs: Sequence[Run]) -> list[Run]:
+    """Name runs of one method by the settings in which they differ."""
+    named_so_far: list[Run] = []
     for run in runs:
         siblings = [other for other in runs if (other.method, other.protocol) == (run.method, run.protocol)]
         names = sorted({name for other in siblings for name in other.settings})
@@ -64,11 +65,11 @@ def _labelled(runs: Sequence[Run]) -> list[Run]:
         words = [f"{name.removeprefix('settings.')} {run.settings.get(name, 'default')}" for name in differing]
         words = ["offline", *words] if run.protocol != runs[0].protocol else words
         named = replace(run, label=f"{run.method} ({', '.join(words)})" if words else run.method)
-        for other in labelled:
+        for other in named_so_far:
             if (other.label, other.seed) == (named.label, named.seed):
                 raise InputError(f"{other.folder} and {run.folder} are the same run with the same seed: give one.")
-        labelled.append(named)
-    return labelled
+        named_so_far.append(named)
+    return named_so_far
 
 
 def run_names(runs: Sequence[Run]) -> list[str]:

@@ -13,7 +13,7 @@ from incseg.errors import InputError, closest
 from incseg.methods import parse, summands
 from incseg.registry import PLUGINS
 from incseg.results import Run
-from incseg.run_folder import RunFolder, read_json
+from incseg.run_folder import RunFolder
 
 Settings = Mapping[str, Mapping[str, Any]]
 
@@ -77,10 +77,7 @@ class PlannedRun:
     @property
     def is_done(self) -> bool:
         """Whether every step is trained and scored."""
-        files = RunFolder(self.folder)
-        if not files.result.exists() or not files.data.exists():
-            return False
-        return len(Run.read(self.folder).steps) == len(read_json(files.data)["steps"])
+        return RunFolder(self.folder).result.exists() and Run.read(self.folder).is_complete
 
     def check(self) -> None:
         """Refuse settings that do not exist, and a folder that holds another experiment."""
