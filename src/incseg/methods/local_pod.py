@@ -86,14 +86,17 @@ class LocalPod(LossTerm):
     logits_weight: float = 0.0005
 
     def losses(self, view: View) -> dict[str, Tensor]:
-        """``√(C/C_new) · 1/6 Σ_l λ_l ‖Φ_l − Φ'_l‖``; background counts in C, as in PLOP's code."""
+        """``√(C/C_new) · 1/6 Σ_l λ_l ‖Φ_l − Φ'_l‖``; background counts in C, as in PLOP's code.
+
+        Where a step brings no new class, the factor is 1, as it is there for domains.
+        """
         assert view.teacher is not None
         logits = losses.merge_new_into_background(view.student.logits, view.step.old_classes)
         maps = [*view.student.raw_stages[-STAGES:], view.student.embedding, logits]
         teacher_maps = [*view.teacher.raw_stages[-STAGES:], view.teacher.embedding, view.teacher.logits]
         weights = [self.weight] * (len(maps) - 1) + [self.logits_weight]
         terms = [w * losses.pod_distance(s, t) for w, s, t in zip(weights, maps, teacher_maps, strict=True)]
-        scale = math.sqrt(view.step.num_classes / len(view.step.new))
+        scale = math.sqrt(view.step.num_classes / (len(view.step.new) or view.step.num_classes))
         return {"pod": scale * torch.stack(terms).mean()}
 
 
