@@ -42,6 +42,20 @@ def write_folder(root: Path, train: int, val: int, size: int = 64) -> Path:
     return root
 
 
+def into_subfolders(root: Path, places: Sequence[str]) -> Path:
+    """Move the images of a folder with lists into subfolders, in turns."""
+    for split in ("train", "val"):
+        names = (root / f"{split}.txt").read_text().split()
+        moved = [f"{places[index % len(places)]}/{name}" for index, name in enumerate(names)]
+        (root / f"{split}.txt").write_text("\n".join(moved))
+        for kind, name, new in (
+            (kind, *pair) for kind in ("images", "masks") for pair in zip(names, moved, strict=True)
+        ):
+            (root / kind / new).parent.mkdir(exist_ok=True)
+            (root / kind / f"{name}.png").rename(root / kind / f"{new}.png")
+    return root
+
+
 def stripes(ids: Sequence[int], height: int = 4) -> Image.Image:
     """A mask of upright stripes, two pixels wide, one for each id."""
     return index_image(np.tile(np.repeat(np.array(ids, np.uint8), 2), (height, 1)))

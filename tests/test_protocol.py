@@ -74,9 +74,29 @@ def test_an_order_must_name_every_class_once(wanted: list[str]) -> None:
 
 
 def test_only_the_sequential_setting_labels_the_old_classes() -> None:
-    for setting in Setting:
+    for setting in set(Setting) - {Setting.DOMAIN}:
         found = Protocol("voc", "15-1", setting).steps(20)
         assert [step.new for step in found] == [step.new for step in steps("15-1", 20)]
         sequential = setting is Setting.SEQUENTIAL
         assert all(step.labelled_old == (step.old if sequential else ()) for step in found)
         assert {step.complete for step in found} == {sequential}
+
+
+@pytest.mark.parametrize(
+    ("task", "sizes"), [("11-5", [11, 5, 5]), ("11-1", [11] + [1] * 10), ("1-1", [1] * 21), ("offline", [21])]
+)
+def test_a_domain_protocol_cuts_the_domains_into_steps_and_knows_every_class_from_the_first(
+    task: str, sizes: list[int]
+) -> None:
+    found = Protocol("cityscapes", task, Setting.DOMAIN).steps(19, 21)
+    assert [len(step.domains) for step in found] == sizes
+    assert [domain for step in found for domain in step.domains] == list(range(21))
+    classes = tuple(range(1, 20))
+    assert [(step.old, step.new) for step in found] == [((), classes)] + [(classes, ())] * (len(sizes) - 1)
+    assert all(step.complete and step.labelled_old == step.old and step.num_classes == 20 for step in found)
+    assert [step.is_last for step in found] == [False] * (len(sizes) - 1) + [True]
+
+
+def test_a_task_that_does_not_fit_the_domains_is_refused() -> None:
+    with pytest.raises(InputError, match="the task 11-5 does not fit the 4 domains of cityscapes"):
+        Protocol.parse("cityscapes/11-5/domain").steps(19, 4)

@@ -124,6 +124,11 @@ class Run:
         return written if written is not None else read_json(path) if path.is_file() else {}
 
     @property
+    def domains(self) -> list[dict[str, Any]]:
+        """Where steps bring domains: for each step so far, the names of its domains and the final score on them."""
+        return list(self.steps[-1].get("domains") or ())
+
+    @property
     def is_offline(self) -> bool:
         """Whether it learns all classes at once."""
         return Protocol.parse(self.protocol).task == "offline"

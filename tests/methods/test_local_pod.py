@@ -10,7 +10,7 @@ from incseg.batch import Batch, Outputs, View
 from incseg.losses import cross_entropy, pod_distance
 from incseg.methods.local_pod import LocalPod, PseudoLabelCrossEntropy
 from incseg.models import Architecture, Segmenter
-from incseg.protocol import steps
+from incseg.protocol import domain_steps, steps
 from samples import context
 
 FIRST, SECOND = steps("2-2", 4)
@@ -69,6 +69,11 @@ def test_pod_compares_four_stages_the_embedding_and_the_logits() -> None:
     expected = sum(0.01 * pod_distance(a, b) for a, b in pairs) + 0.0005 * pod_distance(logits, teacher.logits)
     loss = LocalPod().losses(view)["pod"]
     torch.testing.assert_close(loss, math.sqrt(5 / 2) * expected / 6)
+    by_domain = replace(view, step=domain_steps("1-1", 4, 2)[1], teacher=teacher._replace(logits=student.logits + 1))
+    expected = sum(0.01 * pod_distance(a, b) for a, b in pairs) + 0.0005 * pod_distance(
+        student.logits, student.logits + 1
+    )
+    torch.testing.assert_close(LocalPod().losses(by_domain)["pod"], expected / 6)  # no new class: no factor
 
 
 def test_thresholds_are_the_medians_of_what_the_teacher_names_on_background() -> None:

@@ -171,7 +171,8 @@ class Trainer:
         if step.index > 0:
             teacher = copy.deepcopy(self.student).eval().requires_grad_(False).to(self.fabric.device)
             torch.manual_seed(seed_from(self.config.seed, "head", step.index))
-            self.student.trained_head.grow(len(step.new))
+            if step.new:
+                self.student.trained_head.grow(len(step.new))
         own = self.curriculum.training_images(step, self.config.data.crop_size, keep_old=self.method.keeps_data)
         self.student = self._synchronised(self.student).to(self.fabric.device).train()
         self.student.requires_grad_(True)  # what an earlier step froze, this step may train
@@ -307,7 +308,8 @@ class Trainer:
         confusion = cast(Tensor, self.fabric.all_reduce(confusion, reduce_op="sum"))
         classes = self.curriculum.classes[: step.num_classes]
         scored = number_scored(self.curriculum, step) - len(self.left_out.scoring)
-        entry = step_entry(step, classes, images, *confusion.cpu(), scored=scored) | self.left_out.entry()
+        domains = [self.curriculum.domains_of(other) for other in self.curriculum.steps[: step.index + 1]]
+        entry = step_entry(step, classes, images, confusion.cpu(), scored, domains) | self.left_out.entry()
         if not (self.first_step_given and step.index == 0):
             self.history = [*self.history, self._history_of(entry)]
         if self.fabric.is_global_zero:

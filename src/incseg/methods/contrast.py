@@ -22,7 +22,7 @@ from incseg.methods.pixels import grid_size, keep_regions, labels_on_grid, parse
 from incseg.protocol import BACKGROUND, IGNORE
 
 PAPER = "Yang et al., Uncertainty-aware Contrastive Distillation for Incremental Semantic Segmentation, TPAMI 2022"
-VISIBLE = "new+background"  # what the ground truth of a step contains
+VISIBLE, COMPLETE = "new+background", "old+new+background"  # what the ground truth of a step contains
 
 
 @dataclass
@@ -129,7 +129,8 @@ class StudentContrast(Contrast):
         if view.step.index == 0:
             return {}
         size = grid_size(view, self.stride)
-        labels = keep_regions(labels_on_grid(view.labels, size), VISIBLE, view.step)
+        regions = COMPLETE if view.step.complete else VISIBLE
+        labels = keep_regions(labels_on_grid(view.labels, size), regions, view.step)
         features, ids = self.anchors(pixels_on_grid(view.student.embedding, size), labels, view.step.num_classes)
         loss = losses.contrastive_distillation_global(
             features, ids, features.detach()[:0], ids[:0], temperature=self.temperature

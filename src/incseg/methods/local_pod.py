@@ -99,7 +99,8 @@ def weighted_maps(
 ) -> Tensor:
     """``√(C/C_new) · 1/L Σ_l λ_l d(student, teacher)`` over stages, embedding and logits, as many layers as wanted.
 
-    New classes' logits are merged into background's; the last layer has a weight of its own.
+    New classes' logits are merged into background's; the last layer has a weight of its own. Where a step brings no
+    new class, the factor is 1, as in PLOP's code for domains.
     """
     assert view.teacher is not None
     logits = losses.merge_new_into_background(view.student.logits, view.step.old_classes)
@@ -107,7 +108,7 @@ def weighted_maps(
     teacher_maps = [*view.teacher.raw_stages[-STAGES:], view.teacher.embedding, view.teacher.logits][:layers]
     weights = [weight] * (len(maps) - 1) + [last_weight]
     terms = [w * distance(s, t) for w, s, t in zip(weights, maps, teacher_maps, strict=True)]
-    scale = math.sqrt(view.step.num_classes / len(view.step.new))
+    scale = math.sqrt(view.step.num_classes / (len(view.step.new) or view.step.num_classes))
     return scale * torch.stack(terms).mean()
 
 

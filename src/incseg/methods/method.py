@@ -129,8 +129,13 @@ class Method:
         return any(replays(part) for part in self.parts)
 
     def check(self, steps: Sequence[Step], classes: Sequence[str]) -> None:
-        """Call ``check`` of every part."""
+        """Call ``check`` of every part, and refuse one that needs new classes where a step brings none."""
         for part in self.parts:
+            if part.needs_new_classes and not all(step.new for step in steps):
+                raise InputError(
+                    f"'{part.origin or self.name}' has no meaning where steps bring domains and no new classes: use "
+                    "ft, joint, mib, plop, ucd or another method that does not live on them."
+                )
             part.check(steps, classes)
 
     def check_network(self, student: Segmenter) -> None:

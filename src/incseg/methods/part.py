@@ -77,6 +77,8 @@ class Part:
     """Its loss compares the images of a batch with each other, so it is not the mean of the losses of smaller ones."""
     rehearses: ClassVar[bool] = False
     """Keeps some images of earlier steps by their index in the dataset, which must therefore still be available."""
+    needs_new_classes: ClassVar[bool] = False
+    """Has no meaning in a step that brings no new classes, as those of a domain protocol."""
     keeps_data: ClassVar[bool] = False
     """Trains on the images and labels of all steps so far: only the upper reference may."""
     remembers: ClassVar[bool | None] = None

@@ -53,7 +53,7 @@ class ClosedForm(Part):
 
     def end(self, context: Context) -> None:
         """Add the step's cells to the statistics and solve."""
-        if self.carried and not (context.labels_everything and not context.step.future):
+        if self.carried and not (context.labels_everything and context.step.is_last):
             return
         try:
             statistics = self._statistics(context)
