@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from command_line import run
 from incseg.engine.journal import Journal
@@ -22,7 +23,7 @@ SMALL = [
     "--model.encoder", "test_resnet", "--model.decoder", "deeplabv3plus", "--model.weights", "none",
     "--data.crop-size", "32", "--data.workers", "0", "--engine.accelerator", "cpu", "--engine.devices", "2",
     "--engine.pictures", "0", "--engine.log-every", "1", "--engine.loggers", "none", "--engine.statistics", "false",
-    "--engine.timeout", "60", "--optim.epochs", "1", "--optim.batch-size", "4", "--method", "ft",
+    "--engine.timeout", "60", "--optim.epochs", "1", "--optim.batch-size", "4",
 ]  # fmt: skip
 pytestmark = pytest.mark.xdist_group("two processes")
 
@@ -78,7 +79,9 @@ def run_two(
 @pytest.fixture
 def command(tmp_path: Path) -> Callable[[], list[str | Path]]:
     data = write_folder(tmp_path / "data", train=16, val=5, size=32)
-    return lambda: ["train", "folder/offline/overlapped", "--data-root", data, "--out", tmp_path / "run"]
+    return lambda: [
+        "train", "folder/offline/overlapped", "--data-root", data, "--out", tmp_path / "run", "--method", "ft"
+    ]  # fmt: skip
 
 
 def test_a_request_to_one_process_stops_both_with_a_checkpoint(
@@ -115,3 +118,17 @@ def test_images_that_either_process_cannot_read_are_listed_once(
     for path, sentence in zip(broken, sorted(result["unreadable"]), strict=True):
         assert path.name in sentence
     assert result["steps"][0]["scored_images"] == 4
+
+
+def test_losses_that_use_the_classifier_beside_the_network_train_it_in_both_processes(
+    server: ForkServerContext, tmp_path: Path
+) -> None:
+    """Replayed features, weights by their sign, and a classifier that learns beside the network."""
+    data, out = write_folder(tmp_path / "data", train=16, val=5, size=32), tmp_path / "run"
+    codes, said = run_two(
+        server, tmp_path, "train", "folder/2-2/overlapped", "--data-root", data, "--out", out, "--method", "star+dkd"
+    )
+    assert codes == [0, 0], said
+    remembered = load_file(out / "step-1" / "memory.safetensors")
+    assert remembered["FeatureReplay.direction"].shape[0] == 5
+    assert {name.split(".")[0] for name in remembered} == {"FeatureReplay", "AuxiliaryInitialisation"}
