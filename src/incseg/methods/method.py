@@ -236,13 +236,17 @@ def _choose(candidates: Sequence[Part], slot: type[Part]) -> Part | None:
     ]
     if explicit and len(claims) > 1:
         first, second = claims[:2]
-        name = slot.__name__.lower()
-        brought = f"a {name} loss" if issubclass(slot, LossTerm) else f"an {name}"
         raise InputError(
-            f"'{first.origin}' and '{second.origin}' cannot be summed: both bring {brought} "
+            f"'{first.origin}' and '{second.origin}' cannot be summed: both bring {_named(slot)} "
             f"({type(first).__name__} and {type(second).__name__}); keep one of them."
         )
     return claims[0] if claims else None
+
+
+def _named(slot: type[Part]) -> str:
+    """``a segmentation loss``, ``an initialisation``."""
+    name = slot.__name__.lower()
+    return f"a {name} loss" if issubclass(slot, LossTerm) else f"an {name}"
 
 
 def _without_repetition(parts: Sequence[Part]) -> list[Part]:

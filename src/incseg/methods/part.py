@@ -176,7 +176,7 @@ class Contrast(LossTerm):
 
 @dataclass
 class Initialisation(Part):
-    """A slot: how the head of a new step begins, in ``begin``. A method has at most one."""
+    """A slot: how the head of a step begins. A method has at most one; without, it begins as PyTorch does it."""
 
 
 SLOTS: tuple[type[Part], ...] = (Segmentation, Distillation, Contrast, Initialisation)
