@@ -7,11 +7,13 @@ from typing import Annotated
 import tyro
 
 from incseg.cli.arguments import DEFAULT, Names, OptionalFile, OptionalFolder, OptionalStep, takes_settings
-from incseg.cli.early import refuse_missing_data, refuse_missing_models, refuse_unknown_method
-from incseg.config import RESCORING, Layer, load_recipe, merge, recipe_names
+from incseg.cli.early import refuse_folders, refuse_missing_data_of, refuse_missing_models, refuse_run
+from incseg.config import RESCORING, Layer, from_yaml, load_recipe, merge, recipe_names
 from incseg.console import Console, is_rank_zero, publish
+from incseg.engine.admission import check_rescoring
 from incseg.errors import InputError
-from incseg.files import replacing, usable_file
+from incseg.files import replacing, usable_file, usable_folder
+from incseg.run_folder import RunFolder
 
 RunPath = Annotated[Path, tyro.conf.arg(metavar="RUN")]
 
@@ -26,6 +28,7 @@ def demo(out: Path = Path("runs/demo"), seed: int = DEFAULT.seed) -> None:
         out: folder for the runs and the report.
         seed: seed of every random choice.
     """
+    usable_folder(out)
     console = Console()
     folders = run_demo(out, seed, console)
     show_runs(folders, out / "report.html", console)
@@ -91,8 +94,7 @@ def train(
     name = recipe if recipe in recipe_names() else config.protocol
     folder = out or Path("runs") / name.replace("/", "-") / "-".join([config.method, *preset, f"seed{config.seed}"])
 
-    refuse_unknown_method(config.method)
-    refuse_missing_data(config)
+    refuse_run(config, folder, first_step)
 
     from incseg.engine import assembly  # only now: PyTorch takes seconds, a refusal above should not
 
@@ -127,8 +129,6 @@ def evaluate(
         data_root: folder of the run's dataset, if it has moved since the training.
         settings: any of the settings below, by section and name.
     """
-    from incseg.run_folder import RunFolder
-
     if data is None and step is not None:
         raise InputError("--step goes with --data DIR: the models of a run are all scored, one after another.")
     if data is None and not RunFolder(run).config.is_file():
@@ -142,8 +142,10 @@ def evaluate(
         )
     if data is not None:
         refuse_missing_models(run, step=step)
-        if not data.is_dir():
-            raise InputError(f"--data {data} is not a folder.")
+        refuse_folders({}, data=data)
+    else:
+        check_rescoring(settings or {}, from_yaml(RunFolder(run).config))
+        refuse_missing_data_of(run, data_root)
     if out is not None:
         usable_file(out)
 
@@ -172,18 +174,20 @@ def report(
         tex: file for the table as LaTeX.
     """
     from incseg.report.selection import choose_runs
-    from incseg.report.summary import read_runs, summary_table
-    from incseg.report.table_files import latex_table, scores_csv
 
     if not runs:
         raise InputError("name at least one run: incseg report RUN... --out report.html.")
     console = Console()
     folders = choose_runs(runs, console)
+    for path in filter(None, (out, csv, tex)):
+        usable_file(path)
+
+    from incseg.report.summary import read_runs, summary_table
+    from incseg.report.table_files import latex_table, scores_csv
+
     chosen = read_runs(folders)
     texts = {csv: scores_csv(chosen), tex: latex_table(summary_table(chosen))}
     files = {path: text for path, text in texts.items() if path is not None}
-    for path in files:
-        usable_file(path)
     show_runs(folders, out, console)
     for path, text in files.items():
         with replacing(path) as temporary:
@@ -225,10 +229,15 @@ def reproduce(
         settings: any of the settings below, by section and name.
     """
     from incseg.paper import read_table
+    from incseg.paper.table_choice import check_seeds, choose_blocks, choose_rows
 
-    read_table(table)  # refused before PyTorch is imported, if there is none
+    found = read_table(table)
+    check_seeds(seeds)
+    choose_rows(found, rows)
+    choose_blocks(found, columns)
+    usable_folder(out)
 
-    from incseg.paper.plan import make_plan
+    from incseg.paper.plan import make_plan  # only now: PyTorch takes seconds, a refusal above should not
     from incseg.paper.reproduce import reproduce_table
 
     plan = make_plan(

@@ -11,6 +11,7 @@ from incseg.errors import InputError, closest
 from incseg.files import usable_folder
 from incseg.methods import summands
 from incseg.paper.planned_run import PlannedRun, Settings
+from incseg.paper.table_choice import check_seeds, choose_blocks, choose_rows, is_part
 from incseg.paper.tables import Block, PaperRow, PaperTable, read_table
 from incseg.protocol import Protocol
 
@@ -87,11 +88,10 @@ def make_plan(
         orders: class orders, by name; each is a run of its own.
         settings: settings for all runs, by section; those of a method go to the runs of that method.
     """
-    if seeds < 1:
-        raise InputError(f"--seeds {seeds} is not a number of repetitions: give 1 or more.")
+    check_seeds(seeds)
     usable_folder(out)
     found, settings = read_table(table), settings or {}
-    chosen, blocks = _choose_rows(found, rows), _choose_blocks(found, columns)
+    chosen, blocks = choose_rows(found, rows), choose_blocks(found, columns)
     folders = _data_folders(blocks, orders, _data_roots(data_roots, blocks), _lists(splits, blocks, orders))
     left_out = {row.label: reason for row in chosen if (reason := _missing_setting(row, settings))}
     possible = [row for row in chosen if row.label not in left_out]
@@ -114,35 +114,6 @@ def make_plan(
     for run in plan.runs:
         run.check()
     return plan
-
-
-def _choose_rows(table: PaperTable, wanted: Sequence[str]) -> list[PaperRow]:
-    """Rows by name or by label in the paper, in the table's order; all if none is named."""
-    names = {key: row for row in table.planned_rows for key in (row.label.lower(), row.name.lower())}
-    for name in wanted:
-        if name.lower() not in names:
-            raise InputError(
-                f"{table.name} has no row '{name}': choose from {', '.join(row.name for row in table.planned_rows)}."
-                f"{closest(name, names)}"
-            )
-    chosen = [names[name.lower()] for name in wanted]
-    return [row for row in table.planned_rows if row in chosen] if wanted else list(table.planned_rows)
-
-
-def _choose_blocks(table: PaperTable, wanted: Sequence[str]) -> list[Block]:
-    """Blocks by protocol or a part of it, in the table's order; all if none is named."""
-    for name in wanted:
-        if not any(_is_part(name, block.protocol) for block in table.blocks):
-            raise InputError(
-                f"{table.name} has no column '{name}': give one of {', '.join(b.protocol for b in table.blocks)}, "
-                "or a part such as 15-5 or disjoint."
-            )
-    return [b for b in table.blocks if not wanted or any(_is_part(name, b.protocol) for name in wanted)]
-
-
-def _is_part(name: str, protocol: str) -> bool:
-    """Compares whole fields: 10-1 is not a part of 10-10."""
-    return f"/{name.strip('/')}/" in f"/{protocol}/"
 
 
 def _data_roots(given: Sequence[str], blocks: Sequence[Block]) -> dict[str, Path]:
@@ -177,7 +148,7 @@ def _lists(given: Sequence[str], blocks: Sequence[Block], orders: Sequence[str])
     columns = _columns(blocks, orders)
     for text in given:
         named, equals, folder = text.rpartition("=")
-        fitting = [column for column, name in columns.items() if not equals or _is_part(named, name)]
+        fitting = [column for column, name in columns.items() if not equals or is_part(named, name)]
         if len(fitting) != 1:
             wish = " ".join(f"{name}=DIR" for name in columns.values())
             raise InputError(
