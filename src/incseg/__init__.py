@@ -62,13 +62,12 @@ def extend(
     from incseg.deploy.model_card import write_card
     from incseg.deploy.statistics import choose_method, from_old_images
     from incseg.engine import extend as engine
-    from incseg.errors import InputError
+    from incseg.engine.admission import check_memory
 
     given = load(model, device="cpu") if isinstance(model, (str, Path)) else model
     console = console or Console()
     old = None if replay is None else Path(replay)
-    if memory is not None and (old is None or memory < 1):
-        raise InputError("--memory says how many old images to use, 1 or more, and --replay DIR where they are.")
+    check_memory(memory, old)
     if method is None:
         method, reason = choose_method(given, has_old_images=old is not None)
         rank_zero_only(console.mention)(reason)

@@ -88,11 +88,20 @@ class Registry(Generic[Item]):
 
     def refuse_unknown(self, name: str, text: str = "", spellings: Sequence[str] = ()) -> None:
         """Refuse a name in any of its spellings without importing a module, where only built-in ones can have it."""
-        if self._is_loaded or PLUGINS or entry_points(group=self.package):
+        if not self.only_built_in:
             return  # find() knows them all
-        names = declared_names(self.package, self.decorator)
+        names = self.declared()
         if not {name, *spellings} & set(names):
             raise self._unknown(name, names, text)
+
+    @property
+    def only_built_in(self) -> bool:
+        """Whether the text of the package tells all: nothing is imported yet, and nobody else has added anything."""
+        return not (self._is_loaded or PLUGINS or entry_points(group=self.package))
+
+    def declared(self) -> list[str]:
+        """The names of all items, without an import where the text of the package tells them."""
+        return sorted(declared_settings(self.package, self.decorator)) if self.only_built_in else self.names()
 
     def _unknown(self, name: str, names: Sequence[str], text: str) -> InputError:
         written = f"'{name}' in '{text}'" if text not in ("", name) else f"'{name}'"
@@ -122,15 +131,24 @@ class Registry(Generic[Item]):
             Console(stderr=True).say(f"{reason}; it is left out.")
 
 
-def declared_names(package: str, decorator: str) -> list[str]:
-    """The names that the modules of a package give to a decorator, read from their text: importing takes seconds."""
+def declared_settings(package: str, decorator: str) -> dict[str, list[str]]:
+    """What the modules of a package define under a decorator, read from their text: importing takes seconds.
+
+    By the name that the decorator gives, the names of the function's parameters.
+    """
     found = importlib.util.find_spec(package)
     folders = map(Path, (found.submodule_search_locations or []) if found else [])
     trees = [ast.parse(file.read_bytes()) for folder in folders for file in folder.glob("*.py")]
     functions = [node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)]
-    calls = [call for function in functions for call in function.decorator_list if isinstance(call, ast.Call)]
-    named = [call.args[0] for call in calls if isinstance(call.func, ast.Name) and call.func.id == decorator]
-    return sorted(str(name.value) for name in named if isinstance(name, ast.Constant))
+    named = [(_name_given(call, decorator), function) for function in functions for call in function.decorator_list]
+    return {name: [parameter.arg for parameter in function.args.args] for name, function in named if name}
+
+
+def _name_given(call: ast.expr, decorator: str) -> str:
+    """The first argument of a decorator, if it is that one."""
+    is_it = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == decorator
+    first = call.args[0] if isinstance(call, ast.Call) and is_it else None
+    return str(first.value) if isinstance(first, ast.Constant) else ""
 
 
 def import_modules(package: str) -> None:

@@ -166,6 +166,13 @@ def model_file(path: Path, step: int | None = None) -> Path:
     return run.model(steps[-1])
 
 
+def run_with_steps(path: Path, option: str) -> RunFolder:
+    """The run that an option names; refuses a folder without a finished step."""
+    if not RunFolder(path).finished_steps:
+        raise InputError(f"{option} {path} is not the folder of a run with finished steps.")
+    return RunFolder(path)
+
+
 def model_name(file: Path) -> str:
     """What a person calls the model in a file: the name of its run or of its folder, else of the file."""
     place = RunFolder.holding(file)

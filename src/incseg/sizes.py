@@ -4,11 +4,14 @@ One rule for training, scoring and prediction. Images are averaged, class ids ne
 counted from the centres ("nearest-exact"), since counting from the corners would shift a mask by half a pixel.
 """
 
-import torch
-from torch import Tensor
-from torch.nn import functional as F
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # PyTorch takes seconds: sizes that are not possible are refused without it
+    from torch import Tensor
 
 Size = tuple[int, int]  # height and width
+STRIDE = 32  # encoders halve the image five times; sizes are padded to a multiple
+TILE, OVERLAP = 1024, 256  # of what is segmented at once of a larger image
 FAR = 3  # times larger or smaller than in training: from here on a network no longer knows what it sees
 
 
@@ -25,17 +28,21 @@ def reduced_size(size: Size, longest_side: int | None) -> Size:
     return max(1, round(height * scale)), max(1, round(width * scale))
 
 
-def resize_images(images: Tensor, size: Size) -> Tensor:
+def resize_images(images: "Tensor", size: Size) -> "Tensor":
     """(B, 3, H, W) uint8 at another size, on the CPU; averaged where it is smaller."""
     if images.shape[-2:] == size:
         return images
+    from torch.nn import functional as F  # noqa: PLC0415
+
     return F.interpolate(images.contiguous(), size=size, mode="bilinear", antialias=True)
 
 
-def resize_nearest(values: Tensor, size: Size) -> Tensor:
+def resize_nearest(values: "Tensor", size: Size) -> "Tensor":
     """(…, H, W) of any type, as class ids, at another size; each pixel takes the value at its centre."""
     if values.shape[-2:] == size:
         return values
+    import torch  # noqa: PLC0415
+
     rows, columns = (
         (2 * torch.arange(new, device=values.device) + 1) * old // (2 * new)
         for new, old in zip(size, values.shape[-2:], strict=True)

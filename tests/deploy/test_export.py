@@ -10,6 +10,7 @@ import torch
 from command_line import run
 from conftest import CLASSES, SMALL, coloured_patches, decided, solved
 from incseg.deploy import export as exporting
+from incseg.deploy.asked import Format
 from incseg.deploy.export import export
 from incseg.deploy.model import Model
 from incseg.errors import IncompleteError
@@ -54,7 +55,7 @@ def test_pt2_of_any_size_and_batch(tiny_run: Path, tmp_path: Path, capsys: pytes
         ("deeplabv3plus", "pt2", 16),  # coarser than it
     ],
 )
-def test_a_head_solved_in_closed_form(decoder: str, kind: exporting.Format, stride: int, tmp_path: Path) -> None:
+def test_a_head_solved_in_closed_form(decoder: str, kind: Format, stride: int, tmp_path: Path) -> None:
     """Embeddings at strides 16 and 4, averaged or interpolated to the head's own grid."""
     options = {"channels" if decoder == "deeplabv3-mib" else "decoder_channels": 16}
     # Some of the images are larger than the window over which deeplabv3-mib pools, some are not.

@@ -15,8 +15,8 @@ from incseg.engine.evaluator import score, step_entry
 from incseg.loading import whole_loader
 from incseg.metrics import nan_if_none
 from incseg.models import Architecture, Segmenter
-from incseg.models.tiles import TILE
 from incseg.protocol import Protocol
+from incseg.sizes import TILE
 from samples import write_cityscapes
 
 ROAD, SKY, CAR, VOID = 7, 23, 26, 4

@@ -17,6 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import IMAGES, Event
 from incseg.config import EngineConfig, RunConfig, load_recipe
 from incseg.console import Console
 from incseg.engine import loggers
+from incseg.engine.admission import LOGGERS
 from incseg.engine.assembly import train
 from incseg.engine.evaluator import side_by_side
 from incseg.engine.journal import Journal
@@ -193,7 +194,7 @@ def test_a_logger_that_fails_does_not_cost_the_training(
     quick_config: MakeConfig, plain_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(loggers.KINDS, "mlflow", Broken)
-    monkeypatch.setitem(loggers.NEEDS, "mlflow", ())
+    monkeypatch.setitem(LOGGERS, "mlflow", ())
     console = Console(file=io.StringIO(), force_terminal=False, width=200)
     train(with_loggers(quick_config, "mlflow"), tmp_path / "run", console=console)
     assert isinstance(console.file, io.StringIO)
@@ -227,7 +228,7 @@ def test_the_choice_of_loggers_is_written_with_commas_and_is_no_other_experiment
 
 def test_every_name_of_the_setting_is_a_logger() -> None:
     (names, _) = get_args(EngineConfig.model_fields["loggers"].annotation)
-    assert set(get_args(names)) == set(loggers.KINDS) == set(loggers.NEEDS)
+    assert set(get_args(names)) == set(loggers.KINDS) == set(LOGGERS)
 
 
 def test_pictures_side_by_side_are_image_truth_prediction(plain_run: Path) -> None:

@@ -64,7 +64,7 @@ def batches(classes: tuple[int, ...]) -> Iterator[Batch]:
 def grown(part: FeatureReplay) -> tuple[Context, Context]:
     """Both steps, the first one remembered, and a student that has moved since."""
     student = network()
-    first = replace(context(FIRST, student, None), batches=lambda: batches(FIRST.new), seed=3)
+    first = replace(context(FIRST, student, None), batches=lambda _: batches(FIRST.new), seed=3)
     part.begin(first)
     part.gather(first)
     teacher = copy.deepcopy(student).requires_grad_(False)
@@ -73,7 +73,7 @@ def grown(part: FeatureReplay) -> tuple[Context, Context]:
     with torch.no_grad():
         for parameter in student.decoder.parameters():
             parameter.add_(0.02 * torch.randn_like(parameter))
-    return first, replace(context(SECOND, student, teacher), batches=lambda: batches(SECOND.new), seed=4)
+    return first, replace(context(SECOND, student, teacher), batches=lambda _: batches(SECOND.new), seed=4)
 
 
 def cells(embedding: Tensor, labels: Tensor) -> tuple[list[list[float]], list[int]]:

@@ -13,7 +13,8 @@ from incseg.bench.measure import hardware, wait_for
 from incseg.bench.photos import PROTOCOL, photo_folder
 from incseg.config import RunConfig, load_recipe, merge
 from incseg.console import Console, Table
-from incseg.engine.assembly import build, check_batch_size, check_repeats, launch
+from incseg.engine.admission import check_batch_size
+from incseg.engine.assembly import build, check_repeats, launch
 from incseg.errors import InputError
 from incseg.protocol import Protocol
 

@@ -28,6 +28,7 @@ from incseg.config import (
     section_types,
 )
 from incseg.errors import InputError, closest
+from incseg.registry import METHODS, declared_settings
 
 Command = TypeVar("Command", bound=Callable[..., None])
 Sections = Mapping[str, Section]
@@ -63,8 +64,15 @@ def is_setting(word: str) -> bool:
 
 def read_arguments(command: Callable[..., None], words: Sequence[str], program: str) -> dict[str, Any]:
     """What to call a command with; of the settings only those that were written, so that a recipe's others stand."""
-    sections = _sections_for(words) if settings_shown(command) else {}
-    _check_options(command, words, sections)
+    sections = _run_sections(DEFAULT) if settings_shown(command) else {}
+    named = {word.removeprefix("--").partition(".")[0] for word in words if is_setting(word)}
+    if sections and not named <= set(sections):  # of methods: importing them takes seconds
+        if METHODS.only_built_in:
+            declared = declared_settings(METHODS.package, METHODS.decorator).items()
+            of_methods = [f"{method}.{key}" for method, keys in declared for key in keys]
+            _check_options(command, words, [*_names(sections), *of_methods])
+        sections = {**_method_sections(), **sections}
+    _check_options(command, words, _names(sections))
     arguments = _parse(_collector(command, sections), words, program)
     if sections:
         arguments["settings"] = {owner: values for owner, values in arguments["settings"].items() if values}
@@ -87,13 +95,6 @@ def show_help(command: Callable[..., None], words: Sequence[str], program: str) 
     chosen = _method_sections(config) if knows_method else {}
     shown = (*settings_shown(command), *(f"{name}." for name in chosen))
     _parse(_collector(command, {**sections, **chosen}, shown), ["--help"], program)
-
-
-def _sections_for(words: Sequence[str]) -> Sections:
-    """The sections of a run, and of all methods if a word may be about one: importing these takes seconds."""
-    sections = _run_sections(DEFAULT)
-    named = {word.removeprefix("--").partition(".")[0] for word in words if is_setting(word)}
-    return sections if named <= set(sections) else {**_method_sections(), **sections}
 
 
 def _run_sections(config: RunConfig) -> dict[str, Section]:
@@ -119,18 +120,22 @@ def _declared(sections: Sections) -> Iterator[tuple[str, str, FieldInfo]]:
             yield owner, key, field
 
 
-def _check_options(command: Callable[..., None], words: Sequence[str], sections: Sections) -> None:
+def _names(sections: Sections) -> list[str]:
+    return [f"{owner}.{key}" for owner, key, _ in _declared(sections)]
+
+
+def _check_options(command: Callable[..., None], words: Sequence[str], names: Sequence[str]) -> None:
     """Refuse options that do not exist, and settings without a value; tyro finds whatever else is wrong."""
     declared = inspect.signature(command).parameters.items()
     parameters = {f"--{name}".rstrip("_").replace("_", "-"): p for name, p in declared}  # from_: a word of Python's
     parameters.pop("--settings", None)
-    settings = [f"--{owner}.{key}".replace("_", "-") for owner, key, _ in _declared(sections)]
+    settings = [f"--{name}".replace("_", "-") for name in names]
     single = {*settings, *(option for option, parameter in parameters.items() if _takes_one_value(parameter))}
     for word, following in itertools.pairwise([*words, "--"]):
         name, equals, value = word.partition("=")
         option = name.replace("_", "-")
         if name.startswith("--") and len(name) > 2 and option not in (*parameters, *settings):
-            raise _unknown(option, [*parameters, *settings], sections)
+            raise _unknown(option, [*parameters, *settings])
         if option in single and name.startswith("--") and not (value if equals else _value_in(following)):
             raise InputError(f"{option} needs a value.")
 
@@ -144,17 +149,18 @@ def _value_in(word: str) -> str:
     return "" if word.startswith("--") else word
 
 
-def _unknown(option: str, options: Sequence[str], sections: Sections) -> InputError:
+def _unknown(option: str, options: Sequence[str]) -> InputError:
     """What to say of an option that does not exist."""
     name, names = option.removeprefix("--"), [known.removeprefix("--") for known in options]
     owner, dot, _ = name.partition(".")
     if not dot:
         return InputError(f"there is no option {option}.{closest(option, options)}")
-    if owner not in {section.replace("_", "-") for section in sections}:
+    owners = list(dict.fromkeys(known.partition(".")[0] for known in names if "." in known))
+    if owner not in owners:
         accepted = f"use one of {', '.join(section_types())}, or a method's name (see: incseg list methods)"
         plugin = f" If a file of yours defines the method '{owner}', add --plugin FILE."
         return InputError(
-            f"'{owner}' is neither a group of settings nor a method: {accepted}.{closest(owner, sections)}{plugin}"
+            f"'{owner}' is neither a group of settings nor a method: {accepted}.{closest(owner, owners)}{plugin}"
         )
     own = [known.partition(".")[2] for known in names if known.startswith(f"{owner}.")]
     hint = closest(name, names) or f" The settings of '{owner}' are: {', '.join(own)}."

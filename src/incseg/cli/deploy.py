@@ -7,9 +7,12 @@ from typing import Annotated, Literal
 import tyro
 
 from incseg.cli.arguments import ModelPath, OptionalFolder, OptionalStep
-from incseg.cli.early import refuse_address, refuse_missing_models
+from incseg.cli.early import refuse_address, refuse_device, refuse_missing_models
 from incseg.console import Console, publish
+from incseg.deploy.asked import check_export, check_prediction, check_quantising
 from incseg.errors import InputError
+from incseg.files import usable_folder
+from incseg.hub import is_address
 from incseg.protocol import count_classes
 
 
@@ -43,12 +46,16 @@ def import_model(
     from incseg.datasets.source import read_lines
 
     names = read_lines(classes)
+    if not is_address(checkpoint) and not checkpoint.exists():
+        raise InputError(
+            f"there is no {checkpoint}: give a file of weights (.pth or .safetensors), or a folder written by smp's "
+            "save_pretrained."
+        )
+    usable_folder(out)
 
     from incseg.deploy.import_model import read_checkpoint
     from incseg.deploy.model_card import write_card
-    from incseg.files import usable_folder
 
-    usable_folder(out)
     model = read_checkpoint(checkpoint, kind, encoder, names, mean or None, std or None)
     model.save(out / "model.safetensors")
     write_card(model, out)
@@ -114,6 +121,8 @@ def predict(
         confidence: also write NAME.confidence.png, how probable the class of each pixel is: black 0, white 1.
     """
     refuse_missing_models(model, step=step)
+    refuse_device(device)
+    check_prediction(images, out, batch_size=batch_size, tile=tile, longest_side=longest_side)
 
     from incseg.deploy.model import open_model
     from incseg.deploy.predict import predict_files
@@ -152,6 +161,7 @@ def export(
             masks/, classes.txt), else how many pixels get the same class.
     """
     refuse_missing_models(model, step=step)
+    check_export(out, format) if quantise is None else check_quantising(out, quantise)
 
     from incseg.deploy.export import export as write
     from incseg.deploy.model import open_model
@@ -190,6 +200,7 @@ def serve(
     if not models:
         raise InputError("name at least one model: incseg serve MODEL.")
     refuse_missing_models(*models)
+    refuse_device(device)
     refuse_address(host, port)
 
     from incseg.deploy.serve import serve as open_page

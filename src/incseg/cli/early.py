@@ -1,19 +1,31 @@
 """What can be refused at once: PyTorch takes seconds to import, and a misspelt name should not."""
 
+import re
 import socket
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from incseg.config import RunConfig
+from incseg.config import DataConfig, Layer, RunConfig, from_yaml, refuse_twice, split_sum
+from incseg.engine.admission import check_first_step_is_done, check_run, check_weights_file
 from incseg.errors import InputError
-from incseg.protocol import Protocol
+from incseg.model_header import read_header, refuse_statistics, require_description
+from incseg.protocol import Protocol, class_order
 from incseg.registry import DATASETS, METHODS
-from incseg.run_folder import model_file
+from incseg.run_folder import RunFolder, model_file, statistics_file
+
+if TYPE_CHECKING:
+    from incseg.datasets import Source
+
+HIGHEST_PORT = 65535
+DEVICES = re.compile(r"auto|cpu|mps|(cuda|xpu|hpu)(:\d+)?")
 
 
 def refuse_unknown_method(text: str) -> None:
-    """Refuse a sum with a name that no method has; what else is wrong with a sum, ``methods.parse`` finds."""
+    """Refuse a sum with a name that no method has, or twice; what else is wrong with it, ``methods.parse`` finds."""
     for name in filter(None, "".join(text.split()).split("+")):
         METHODS.refuse_unknown(name, text, spellings=(name, f"{name}+"))
+    if METHODS.only_built_in:
+        refuse_twice(split_sum(text, METHODS.declared()))
 
 
 def refuse_unknown_dataset(name: str) -> None:
@@ -22,18 +34,64 @@ def refuse_unknown_dataset(name: str) -> None:
 
 
 def refuse_missing_data(config: RunConfig) -> None:
-    """Refuse a dataset that does not exist, and a folder that is not there, in the words of the dataset."""
-    from incseg.datasets import dataset_entry
+    """Refuse a dataset that does not exist, files that are not there, and a task or class order that does not fit."""
+    from incseg.datasets import open_source
+    from incseg.datasets.listed import check_lists
 
-    name, root = Protocol.parse(config.protocol).dataset, config.data.root
-    refuse_unknown_dataset(name)
-    if root is None or not root.is_dir():
-        dataset_entry(name).read(root, config.data)
+    protocol = Protocol.parse(config.protocol)
+    refuse_unknown_dataset(protocol.dataset)
+    source = open_source(protocol.dataset, config.data.root, config.data)
+    if config.data.known is None:  # an extension is one step, whatever its folder holds
+        class_order(source.classes, config.data.class_order, source.orders)
+        protocol.steps(len(source.classes) - 1)
+    if config.data.splits is not None:
+        check_lists(config.data.splits)
+
+
+def refuse_missing_data_of(run: Path, data_root: Path | None) -> None:
+    """The same for the dataset of a run, which may have moved."""
+    config = from_yaml(RunFolder(run).config)
+    moved = config.data if data_root is None else config.data.model_copy(update={"root": data_root})
+    refuse_missing_data(config.model_copy(update={"data": moved}))
+
+
+def refuse_run(config: RunConfig, out: Path, first_step: Path | None) -> None:
+    """Refuse a training that cannot begin."""
+    refuse_unknown_method(config.method)
+    check_run(config, out)
+    refuse_missing_data(config)
+    if first_step is not None:
+        check_first_step_is_done(first_step)
+    if not RunFolder(out).has_weights:
+        check_weights_file(config.model.weights)
+
+
+def refuse_folders(settings: Layer, **folders: Path | None) -> "dict[str, Source]":
+    """Open folders of images, by the name of their option; refuses what is not there or not as it should be."""
+    from incseg.datasets import open_source
+    from incseg.datasets.folder import LAYOUT
+
+    given = {name: value for name, value in settings.get("data", {}).items() if name in DataConfig.READING}
+    opened = {}
+    for option, folder in folders.items():
+        if folder is not None and not folder.is_dir():
+            raise InputError(f"--{option} {folder} is not a folder; it must hold {LAYOUT}.")
+        if folder is not None:
+            opened[option] = open_source("folder", folder, DataConfig(**given))
+    return opened
+
+
+def refuse_device(name: str) -> None:
+    """Refuse what is no device; whether this machine has it, only PyTorch knows."""
+    if not DEVICES.fullmatch(name):
+        raise InputError(f"there is no device '{name}': use auto, cpu, cuda or mps.")
 
 
 def refuse_address(host: str, port: int | None) -> None:
     """Refuse an address at which this machine cannot listen: a server would try every port, and wait."""
     try:
+        if port is not None and not 0 <= port <= HIGHEST_PORT:  # the system would take what is left after division
+            raise OverflowError(f"ports go up to {HIGHEST_PORT}")
         (family, _, _, _, address), *_ = socket.getaddrinfo(host or None, port or 0, type=socket.SOCK_STREAM)
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -46,7 +104,18 @@ def refuse_address(host: str, port: int | None) -> None:
         ) from None
 
 
-def refuse_missing_models(*paths: Path, step: int | None = None) -> None:
-    """Refuse a path that holds no model, and a step that it does not have."""
+def refuse_missing_models(*paths: Path, step: int | None = None) -> list[list[str]]:
+    """Refuse a path that holds no model, and a step that it does not have; returns the classes of each model."""
+    found = []
     for path in paths:
-        model_file(path, step)
+        file = model_file(path, step)
+        described = require_description(file, read_header(file).description)
+        found.append([str(name) for name in described.get("classes", ())])
+    return found
+
+
+def refuse_gathered(model: Path, step: int | None) -> None:
+    """Refuse a model that has statistics already."""
+    file = statistics_file(model_file(model, step))
+    if file.is_file():
+        refuse_statistics(file, read_header(file).tensors)

@@ -8,12 +8,22 @@ import tyro
 
 import incseg
 from incseg.cli.arguments import DEFAULT, ModelPath, OptionalFolder, OptionalStep, takes_settings
-from incseg.cli.early import refuse_missing_models, refuse_unknown_method
+from incseg.cli.early import (
+    refuse_device,
+    refuse_folders,
+    refuse_gathered,
+    refuse_missing_data_of,
+    refuse_missing_models,
+    refuse_unknown_method,
+)
 from incseg.config import Layer
 from incseg.console import Console, Table, is_rank_zero, percent, publish
+from incseg.datasets.class_names import channels_by_name, known_class, new_classes
+from incseg.engine.admission import check_extension_settings, check_memory, check_memory_run
 from incseg.errors import IncompleteError, InputError
 from incseg.files import usable_folder
 from incseg.results import Run
+from incseg.run_folder import run_with_steps
 
 if TYPE_CHECKING:  # PyTorch is loaded where it is needed
     from incseg.deploy.model import Model
@@ -74,10 +84,14 @@ def extend(
         seed: every random choice follows from it.
         settings: any of the settings below, by section and name.
     """
-    refuse_missing_models(model, step=step)
-    refuse_unknown_method(method or "")
     if min_agreement is not None and not 0 <= min_agreement <= 100:
         raise InputError(f"--min-agreement {min_agreement:g} is no percentage: give a number from 0 to 100.")
+    (known,) = refuse_missing_models(model, step=step)
+    refuse_unknown_method(method or "")
+    check_memory(memory, replay)
+    check_extension_settings(settings or {})
+    usable_folder(out)
+    new_classes(known, refuse_folders(settings or {}, data=data, validation=validation, replay=replay)["data"])
 
     from incseg.engine.extend import before_and_after
     from incseg.report.differences import agreement_table
@@ -141,6 +155,9 @@ def memory(
         out: folder to write, which must not exist yet or be empty.
         data_root: folder of the run's dataset, if it has moved since the training.
     """
+    check_memory_run(run, keep, out or run / "memory")
+    refuse_missing_data_of(run, data_root)
+
     from incseg.engine.memory import keep_images
 
     console = Console()
@@ -175,7 +192,11 @@ def statistics(
         device: auto, cpu, cuda or mps.
         workers: processes that load images.
     """
-    refuse_missing_models(model, step=step)
+    (known,) = refuse_missing_models(model, step=step)
+    refuse_device(device)
+    if not overwrite:
+        refuse_gathered(model, step)
+    channels_by_name(refuse_folders({}, data=data)["data"].classes, data, known)
 
     from incseg.deploy.statistics import gather_statistics
 
@@ -238,7 +259,11 @@ def forget(
     if not classes:
         raise InputError("name the class to forget: incseg forget MODEL CLASS --out DIR.")
     _refuse_existing(out)
-    refuse_missing_models(model)
+    (known,) = refuse_missing_models(model)
+    for name in classes:
+        known_class(name, known)
+    if learnt_in is not None:
+        run_with_steps(learnt_in, "--learnt-in")
 
     from incseg.deploy.combine import forget as without
 

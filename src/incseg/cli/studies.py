@@ -13,6 +13,8 @@ from incseg.cli.train import show_runs
 from incseg.config import Layer, load_recipe
 from incseg.console import Console, publish
 from incseg.errors import InputError
+from incseg.files import usable_folder
+from incseg.study.repetitions import seeds_from
 
 DEMO = ("ft", "mib", "mib+ucd", "joint")
 
@@ -31,6 +33,8 @@ def demo(out: Path = Path("runs"), seed: int = DEFAULT.seed) -> None:
         out: folder in which demo/ is made, for the runs and the report.
         seed: seed of every random choice.
     """
+    usable_folder(out)
+
     from incseg.engine.machine import usable_cores
     from incseg.study.comparison_plan import Entrant, plan_comparison
 
@@ -89,15 +93,16 @@ def compare(
     for recipe in recipes:
         load_recipe(recipe, trust=trust)  # refused before PyTorch is imported, if there is none
 
+    repetitions = seeds_from(seeds)
+
     from incseg.study.comparison_plan import plan_comparison
-    from incseg.study.planned_run import seeds_from
 
     entrants = [_entrant(text, parts, preset) for text, parts in words]
     plan = plan_comparison(
         recipes,
         entrants,
         against=against,
-        seeds=seeds_from(seeds),
+        seeds=repetitions,
         out=out,
         data_root=data_root,
         splits=splits,
@@ -218,10 +223,15 @@ def reproduce(
         settings: any of the settings below, by section and name.
     """
     from incseg.paper import read_table
+    from incseg.paper.table_choice import choose_blocks, choose_rows
 
-    read_table(table)  # refused before PyTorch is imported, if there is none
+    found = read_table(table)
+    seeds_from(seeds)
+    choose_rows(found, rows)
+    choose_blocks(found, columns)
+    usable_folder(out)
 
-    from incseg.paper.plan import make_plan
+    from incseg.paper.plan import make_plan  # only now: PyTorch takes seconds, a refusal above should not
     from incseg.paper.reproduce import reproduce_table
 
     plan = make_plan(

@@ -7,11 +7,13 @@ from typing import Annotated
 import tyro
 
 from incseg.cli.arguments import DEFAULT, Names, OptionalFile, OptionalFolder, OptionalStep, takes_settings
-from incseg.cli.early import refuse_missing_data, refuse_missing_models, refuse_unknown_method
-from incseg.config import RESCORING, Layer, load_recipe, merge, recipe_names
+from incseg.cli.early import refuse_folders, refuse_missing_data_of, refuse_missing_models, refuse_run
+from incseg.config import RESCORING, Layer, from_yaml, load_recipe, merge, recipe_names
 from incseg.console import Console, is_rank_zero, publish
+from incseg.engine.admission import check_rescoring
 from incseg.errors import InputError
 from incseg.files import replacing, usable_file
+from incseg.run_folder import RunFolder
 
 RunPath = Annotated[Path, tyro.conf.arg(metavar="RUN")]
 
@@ -62,8 +64,7 @@ def train(
     name = recipe if recipe in recipe_names() else config.protocol
     folder = out or Path("runs") / name.replace("/", "-") / "-".join([config.method, *preset, f"seed{config.seed}"])
 
-    refuse_unknown_method(config.method)
-    refuse_missing_data(config)
+    refuse_run(config, folder, first_step)
 
     from incseg.engine import assembly  # only now: PyTorch takes seconds, a refusal above should not
 
@@ -98,8 +99,6 @@ def evaluate(
         data_root: folder of the run's dataset, if it has moved since the training.
         settings: any of the settings below, by section and name.
     """
-    from incseg.run_folder import RunFolder
-
     if data is None and step is not None:
         raise InputError("--step goes with --data DIR: the models of a run are all scored, one after another.")
     if data is None and not RunFolder(run).config.is_file():
@@ -113,8 +112,10 @@ def evaluate(
         )
     if data is not None:
         refuse_missing_models(run, step=step)
-        if not data.is_dir():
-            raise InputError(f"--data {data} is not a folder.")
+        refuse_folders({}, data=data)
+    else:
+        check_rescoring(settings or {}, from_yaml(RunFolder(run).config))
+        refuse_missing_data_of(run, data_root)
     if out is not None:
         usable_file(out)
 
@@ -145,18 +146,20 @@ def report(
         against: the method from which the others' differences are taken, seed by seed, as it is named in the table.
     """
     from incseg.report.selection import choose_runs
-    from incseg.report.summary import read_runs, summary_table
-    from incseg.report.table_files import latex_table, scores_csv
 
     if not runs:
         raise InputError("name at least one run: incseg report RUN... --out report.html.")
     console = Console()
     folders = choose_runs(runs, console)
+    for path in filter(None, (out, csv, tex)):
+        usable_file(path)
+
+    from incseg.report.summary import read_runs, summary_table
+    from incseg.report.table_files import latex_table, scores_csv
+
     chosen = read_runs(folders)
     texts = {csv: scores_csv(chosen), tex: latex_table(summary_table(chosen))}
     files = {path: text for path, text in texts.items() if path is not None}
-    for path in files:
-        usable_file(path)
     show_runs(folders, out, console, against)
     for path, text in files.items():
         with replacing(path) as temporary:

@@ -27,8 +27,10 @@ from incseg.config.settings import (
     names_in,
     read_section,
     read_setting,
+    refuse_twice,
     section_types,
     setting_names,
+    split_sum,
     validate,
 )
 
@@ -59,8 +61,10 @@ __all__ = [
     "read_setting",
     "recipe_folder",
     "recipe_names",
+    "refuse_twice",
     "section_types",
     "setting_names",
+    "split_sum",
     "to_yaml",
     "validate",
 ]

@@ -4,7 +4,7 @@ import contextlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args, get_origin
 
@@ -388,6 +388,28 @@ def names_in(method: str) -> set[str]:
     """Names that a sum may contain, also those that end in a plus (``ilt+``); only ``methods`` knows which exist."""
     names = set("".join(method.split()).split("+")) - {""}
     return names | {f"{name}+" for name in names}
+
+
+def split_sum(text: str, known: Collection[str]) -> list[str]:
+    """The names in a sum. A known name may itself end in a plus: ``"ilt++ucd"`` is ilt+ and ucd.
+
+    >>> split_sum("mib + ucd", ()), split_sum("ilt++ucd", ["ilt", "ilt+", "ucd"])
+    (['mib', 'ucd'], ['ilt+', 'ucd'])
+    """
+    names: list[str] = []
+    for name in "".join(text.split()).split("+"):
+        if not name and names and f"{names[-1]}+" in known:
+            names[-1] += "+"
+        else:
+            names.append(name)
+    return names
+
+
+def refuse_twice(names: Sequence[str]) -> None:
+    """Refuse a sum that names a method twice."""
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"'{name}' is named twice in '{'+'.join(names)}': name it once.")
 
 
 def section_types() -> dict[str, type[Section]]:

@@ -1,7 +1,7 @@
 """Which images and labels a step may see: the steps of a protocol, published lists, and extensions."""
 
 from incseg.curriculum.curriculum import Curriculum, Library
-from incseg.curriculum.extension import Extension, new_classes
+from incseg.curriculum.extension import Extension
 from incseg.curriculum.protocol_curriculum import ProtocolCurriculum, build_curriculum
 
 __all__ = [
@@ -10,5 +10,4 @@ __all__ = [
     "Library",
     "ProtocolCurriculum",
     "build_curriculum",
-    "new_classes",
 ]

@@ -13,6 +13,7 @@ from incseg.curriculum.curriculum import Curriculum
 from incseg.curriculum.old_images import OldImages
 from incseg.curriculum.rules import images_showing_most, sampling_weights, training_table
 from incseg.datasets import ReportProgress, Source, Split, open_source
+from incseg.datasets.class_names import new_classes
 from incseg.datasets.source import plain
 from incseg.errors import InputError, closest
 from incseg.loading import ScoredImages, TrainingImages, TrainingTransform
@@ -154,27 +155,3 @@ class Extension(Curriculum):
                     f"no training image of {self.source.name} shows '{name}': there is nothing to learn it from "
                     "('incseg data check folder' tells what the masks hold)."
                 )
-
-
-def new_classes(known: Sequence[str], source: Source) -> tuple[str, ...]:
-    """The classes of a folder that a model does not know; refuses a folder without any."""
-    taken = {plain(name): name for name in known}
-    new = tuple(name for name in source.classes[1:] if plain(name) not in taken)
-    doubled = sorted({name for name in new if [plain(other) for other in new].count(plain(name)) > 1})
-    if doubled:
-        raise InputError(f"classes.txt in {source.name} names one class twice: {', '.join(doubled)}.")
-    if not new:
-        raise InputError(
-            f"the model already knows all classes of {source.name} ({', '.join(source.classes[1:])}): "
-            "there is none to add."
-        )
-    if plain(source.classes[0]) in taken and plain(source.classes[0]) != plain(known[0]):
-        raise InputError(
-            f"the first line of classes.txt in {source.name} is '{source.classes[0]}', a class of the model: the "
-            "background comes first, as id 0 of the masks."
-        )
-    if len(known) + len(new) > IGNORE:
-        raise InputError(
-            f"there can be at most {IGNORE} classes with background, since the id {IGNORE} marks ignored pixels."
-        )
-    return new

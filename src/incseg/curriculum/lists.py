@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from incseg.datasets import Source, read_lines
+from incseg.datasets.listed import check_lists
 from incseg.errors import InputError, closest
 from incseg.protocol import Protocol, Setting, Step
 
@@ -47,11 +48,10 @@ def read_lists(
     (as DKD ships them), of indices or of names. Where the list of step 0 is not there, the step has the images
     ``first_by_rule``, if given.
     """
+    check_lists(path)
     if path.is_file():
         learnt = [[classes[channel] for channel in step.new] for step in steps]
         return _read_json(path, ids, protocol, learnt)
-    if not path.is_dir():
-        raise InputError(f"--splits {path} is neither a folder of lists (train-0.npy, …) nor a .json file of them.")
     return [_read_list(path, ids, protocol, step.index, None if step.index else first_by_rule) for step in steps]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 
 from incseg.datasets.source import read_lines
+from incseg.errors import InputError
 from incseg.images import IMAGE_SUFFIXES
 
 
@@ -19,3 +20,9 @@ def _name(line: str, known: set[str]) -> str:
     bare = path.with_suffix("") if path.suffix.lower() in IMAGE_SUFFIXES else path
     ends = [str(PurePosixPath(*each.parts[start:])) for start in range(len(path.parts)) for each in (path, bare)]
     return next((name for name in (line, *ends) if name in known), line)
+
+
+def check_lists(path: Path) -> None:
+    """Refuse published lists of the images of each step that are not there."""
+    if not path.exists():
+        raise InputError(f"--splits {path} is neither a folder of lists (train-0.npy, …) nor a .json file of them.")

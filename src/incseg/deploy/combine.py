@@ -15,15 +15,15 @@ import torch
 from torch import Tensor
 
 from incseg.config import from_yaml
+from incseg.datasets.class_names import known_class
 from incseg.datasets.source import plain
 from incseg.deploy.model import Model
 from incseg.deploy.statistics import required_statistics, with_statistics
-from incseg.errors import InputError, closest
+from incseg.errors import InputError
 from incseg.models.closed_form import Statistics
 from incseg.models.gather import Fit
 from incseg.models.storage import TrainedModel, describe_model
-from incseg.protocol import BACKGROUND
-from incseg.run_folder import RunFolder
+from incseg.run_folder import RunFolder, run_with_steps
 
 NOTHING = 1e-9  # what is left of a column, as a share of it, that is rounding only
 
@@ -75,7 +75,7 @@ def forget(model: Model, names: Sequence[str], learnt_in: Path | None = None) ->
         names: classes that whole steps have learnt: what one step added cannot be told apart by class.
         learnt_in: the run of these steps; None: that of the model.
     """
-    forgotten = [_known(name, model.classes) for name in names]
+    forgotten = [known_class(name, model.classes) for name in names]
     run = _run_of(model, learnt_in)
     terms: list[tuple[int, TrainedModel]] = [(1, model)]
     for index in sorted({_learnt_at(name, run) for name in forgotten}):
@@ -171,22 +171,10 @@ def _network(model: TrainedModel) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in state.items() if not name.startswith("classifier.")}
 
 
-def _known(name: str, classes: Sequence[str]) -> str:
-    """A class of the model as the model spells it."""
-    found = next((known for known in classes[BACKGROUND + 1 :] if plain(known) == plain(name)), None)
-    if found is None:
-        raise InputError(
-            f"the model has no class '{name}': it knows {', '.join(classes[1:])}.{closest(name, classes[1:])}"
-        )
-    return found
-
-
 def _run_of(model: TrainedModel, learnt_in: Path | None) -> RunFolder:
     """The run in which classes were learnt."""
     if learnt_in is not None:
-        if not RunFolder(learnt_in).finished_steps:
-            raise InputError(f"--learnt-in {learnt_in} is not the folder of a run with finished steps.")
-        return RunFolder(learnt_in)
+        return run_with_steps(learnt_in, "--learnt-in")
     place = RunFolder.holding(model.path) if model.path is not None else None
     if place is None:
         raise InputError(

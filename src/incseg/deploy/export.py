@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import timm.layers
@@ -18,13 +18,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from incseg.deploy.asked import Format, check_export
 from incseg.deploy.model import Model
 from incseg.errors import IncompleteError, InputError
-from incseg.files import machine_error_behind, replacing, usable_file
+from incseg.files import machine_error_behind, replacing
 from incseg.models import Segmenter
 from incseg.seeding import seed_from
 
-Format = Literal["onnx", "pt2"]
 Runner = Callable[[Tensor], tuple[NDArray[np.float32], NDArray[np.uint8]]]
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 Size = tuple[int, int, int]  # batch, height, width
@@ -57,8 +57,7 @@ def export(model: Model, out: Path, kind: Format | None = None) -> float:
     The file is kept only if its outputs agree with PyTorch's. The model is not changed: a float32 copy of
     it on the CPU is exported.
     """
-    kind = kind or _kind_of(out)
-    usable_file(out)
+    kind = check_export(out, kind)
     network = ExportedNetwork(copy.deepcopy(model.segmenter).cpu().float().eval())
     write = {"onnx": _write_onnx, "pt2": _write_pt2}[kind]
     with replacing(out) as temporary:
@@ -75,12 +74,6 @@ def export(model: Model, out: Path, kind: Format | None = None) -> float:
                 f"this network cannot be exported to {kind} ({_reason(error)}); no file was written."
             ) from error
         return _largest_difference(network, runner, kind)
-
-
-def _kind_of(out: Path) -> Format:
-    if out.suffix in (".onnx", ".pt2"):
-        return "onnx" if out.suffix == ".onnx" else "pt2"
-    raise InputError(f"the format cannot be told from the name '{out}': end it in .onnx or .pt2, or give --format.")
 
 
 def _metadata(model: Model) -> dict[str, str]:

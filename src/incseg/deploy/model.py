@@ -10,15 +10,14 @@ from threading import Event
 import torch
 from torch import Tensor
 
+from incseg.deploy.asked import check_longest_side
 from incseg.deploy.given_images import MaskLike
 from incseg.deploy.prediction import Prediction
 from incseg.deploy.statistics import learn
-from incseg.errors import InputError
 from incseg.images import ImageLike, Pixels, read_image
-from incseg.models.segmenter import STRIDE
 from incseg.models.storage import TrainedModel
-from incseg.models.tiles import TILE, class_ids, predict_maps
-from incseg.sizes import far_from_training, reduced_size
+from incseg.models.tiles import class_ids, predict_maps
+from incseg.sizes import TILE, far_from_training, reduced_size
 
 
 @dataclass(frozen=True, repr=False)
@@ -71,8 +70,7 @@ class Model(TrainedModel):
 
     def limited_to(self, longest_side: int) -> "Model":
         """The same model, but images with a longer side than this are reduced to it before the network sees them."""
-        if longest_side < STRIDE:
-            raise InputError(f"a longest side of {longest_side} pixels is too small: use {STRIDE} or more.")
+        check_longest_side(longest_side)
         segmenter = copy.copy(self.segmenter)
         segmenter.architecture = segmenter.architecture.model_copy(update={"longest_side": longest_side})
         return replace(self, segmenter=segmenter)

@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from incseg.console import Console, progress_of, publish
+from incseg.deploy.asked import check_prediction
 from incseg.deploy.model import Model
 from incseg.errors import IncompleteError, InputError
-from incseg.files import usable_folder
-from incseg.images import ImageFile, Pixels, find_images, read_image
-from incseg.models.segmenter import STRIDE
-from incseg.models.tiles import OVERLAP, TILE
+from incseg.images import ImageFile, Pixels, read_image
+from incseg.sizes import TILE
 
 PATIENCE = 5.0  # seconds before a log is told how far it is
 
@@ -40,16 +39,9 @@ def predict_files(
     Images are reduced to the longest side that the model remembers, or to the one given. A file that cannot be read is
     reported at once, and again at the end in an :class:`IncompleteError`.
     """
-    if tile % STRIDE or tile <= OVERLAP:
-        raise InputError(f"a tile of {tile} pixels is not possible: use a multiple of {STRIDE} above {OVERLAP}.")
-    if not images:
-        raise InputError("name at least one image, folder or pattern: incseg predict MODEL IMAGES… --out DIR.")
-    if batch_size < 1:
-        raise InputError(f"a batch of {batch_size} images is not possible: use 1 or more.")
+    files = check_prediction(images, out, batch_size=batch_size, tile=tile, longest_side=longest_side)
     if longest_side is not None:
         model = model.limited_to(longest_side)
-    usable_folder(out)
-    files = find_images(images, leave_out=out)
     console = console or Console()
     tally, warning = Tally(), ""
     with progress_of("predicting", console, patience=PATIENCE) as advance:

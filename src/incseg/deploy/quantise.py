@@ -12,13 +12,13 @@ import torch
 
 from incseg.console import Console, percent, progress_of
 from incseg.datasets import open_source
+from incseg.deploy.asked import check_quantising, has_masks
 from incseg.deploy.export import export
 from incseg.deploy.model import Model
 from incseg.deploy.onnx_file import OnnxFile
 from incseg.deploy.scoring import score_folder
-from incseg.errors import InputError
 from incseg.files import replacing
-from incseg.images import Pixels, find_images, read_image
+from incseg.images import Pixels, read_image
 from incseg.sizes import reduced_size, resize_images
 
 CALIBRATED = 64  # images at most from which the ranges of activations are taken
@@ -49,18 +49,13 @@ class Quantised:
 
 def quantise(model: Model, out: Path, folder: Path, console: Console) -> Quantised:
     """Write an INT8 ONNX file (QDQ), calibrated on the images of a folder, and compare it with the model."""
-    if out.suffix != ".onnx":
-        raise InputError(f"--quantise writes ONNX, and {out} does not end in .onnx.")
-    if not folder.is_dir():
-        raise InputError(f"--quantise {folder} is not a folder: give images like those the model is to be used on.")
-    has_masks = (folder / "classes.txt").is_file()
-    files = [file.path for file in find_images([folder / "images" if has_masks else folder])]
+    files = check_quantising(out, folder)
     with tempfile.TemporaryDirectory() as place, replacing(out) as temporary:
         exact = Path(place) / "exact.onnx"
         export(model, exact, "onnx")
         _write(exact, temporary, files[:CALIBRATED], model.segmenter.architecture.longest_side, console)
         size, size_before = (round(path.stat().st_size / 1e6, 2) for path in (temporary, exact))
-        found = _scored(model, temporary, folder, console) if has_masks else _agreeing(model, temporary, files)
+        found = _scored(model, temporary, folder, console) if has_masks(folder) else _agreeing(model, temporary, files)
     return Quantised(size, size_before, **found)
 
 

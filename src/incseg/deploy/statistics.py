@@ -16,14 +16,16 @@ from incseg.config import DataConfig, RunConfig
 from incseg.console import Console, percent, progress_of, publish
 from incseg.curriculum.old_images import OldImages
 from incseg.datasets import ReportProgress, Split, open_source
+from incseg.datasets.class_names import channels_by_name
 from incseg.datasets.scan import class_presence, in_threads, pixel_counts, refuse_unknown
 from incseg.datasets.source import plain
 from incseg.deploy.given_images import GivenImages, MaskLike
-from incseg.errors import InputError, closest
+from incseg.errors import InputError
 from incseg.images import ImageLike
 from incseg.loading import WholeImages, whole_loader
 from incseg.loading.reduced import reduced
 from incseg.metrics import confusion_matrix, intersection_over_union, mean
+from incseg.model_header import refuse_statistics
 from incseg.models.closed_form import Statistics
 from incseg.models.gather import Fit, feature_layout, gather, solved_head
 from incseg.models.segmenter import Segmenter
@@ -125,12 +127,12 @@ def gather_statistics(
     assert model.path is not None, "statistics lie beside the file of a model"
     file, remembered = statistics_file(model.path), model.remembered()
     there = statistics_among(remembered)
-    if there and not overwrite:
-        raise InputError(f"{file} already holds statistics of this model: add --overwrite to replace them.")
+    if not overwrite:
+        refuse_statistics(file, there)
     source = open_source("folder", data)
     for note in source.notes:
         console.say(note)
-    table = _table(_channels_by_name(source.classes, data, model.classes))
+    table = _table(channels_by_name(source.classes, data, model.classes))
     class_presence(source.val, source.classes)  # refuses masks with ids of no class before the work begins
     fit, segmenter = Fit(), copy.deepcopy(model.segmenter).to(model.exact_device)
     statistics = _gathered(segmenter, source.train, source.classes, table, fit, console, workers)
@@ -160,7 +162,7 @@ def from_old_images(model: AnyModel, folder: Path, most: int | None, console: Co
         )
         return model
     old = OldImages.read(folder, DataConfig(replayed_images=most), model.classes)
-    table = _table(_channels_by_name(old.classes, folder, model.classes))
+    table = _table(channels_by_name(old.classes, folder, model.classes))
     fit, segmenter = Fit(), copy.deepcopy(model.segmenter).to(model.exact_device)
     statistics = _gathered(segmenter, old.split, old.classes, table, fit, console)
     console.say(f"The model has no statistics: they are gathered from {len(old.split)} images of {folder}.")
@@ -233,24 +235,6 @@ def _table(channels: Sequence[int]) -> Tensor:
     table[: len(channels)] = torch.tensor(channels)
     table[IGNORE] = IGNORE
     return table
-
-
-def _channels_by_name(names: Sequence[str], data: Path, classes: Sequence[str]) -> list[int]:
-    """The channel of every class of a folder, which must name all classes of the model, in any order, and no other."""
-    known = {plain(name): channel for channel, name in enumerate(classes) if channel != BACKGROUND}
-    named, file = {plain(name) for name in names[1:]}, data / "classes.txt"
-    if plain(names[0]) in known:
-        raise InputError(f"the first line of {file} is '{names[0]}': the background comes first.")
-    for name in names[1:]:
-        if plain(name) not in known:
-            raise InputError(
-                f"{file} names '{name}', which the model does not know: statistics are gathered from the images that "
-                f"the model was trained on, with its own classes.{closest(name, classes[1:])}"
-            )
-    missing = [name for name in classes[1:] if plain(name) not in named]
-    if missing:
-        raise InputError(f"{file} does not name {', '.join(missing)}: the statistics need every class of the model.")
-    return [BACKGROUND, *(known[plain(name)] for name in names[1:])]
 
 
 def _refuse_names(model: TrainedModel, names: Sequence[str]) -> None:

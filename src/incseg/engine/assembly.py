@@ -14,17 +14,17 @@ from lightning.fabric import Fabric
 from lightning.fabric.strategies.ddp import DDPStrategy
 
 from incseg import methods
-from incseg.config import EngineConfig, RunConfig, differing_setting, flat_settings, from_yaml, to_yaml
+from incseg.config import RunConfig, flat_settings, to_yaml
 from incseg.console import Console, is_rank_zero
 from incseg.curriculum import build_curriculum
 from incseg.datasets import dataset_entry
+from incseg.engine.admission import check_run, refuse_another_run
 from incseg.engine.fingerprint import check_data, fingerprint, record_data
 from incseg.engine.first_step import GivenModel, check_first_step, check_given_model, copy_first_step
 from incseg.engine.image_cache import ImageCache
 from incseg.engine.input_scale import remember_scale, scale_warning
 from incseg.engine.journal import Journal
 from incseg.engine.lock import only_writer
-from incseg.engine.loggers import require_packages
 from incseg.engine.machine import enough_memory, require_space, together
 from incseg.engine.precision import precision_here, with_precision
 from incseg.engine.provenance import environment
@@ -32,7 +32,7 @@ from incseg.engine.recovery import recover
 from incseg.engine.signals import StopRequests
 from incseg.engine.trainer import Trainer
 from incseg.errors import InputError
-from incseg.files import replacing, usable_folder
+from incseg.files import replacing
 from incseg.models import Architecture, Segmenter
 from incseg.models.pretrained import load_encoder
 from incseg.protocol import Protocol
@@ -109,7 +109,7 @@ def _prepared(config: RunConfig, out: Path, console: Console | None) -> Iterator
         return
     folder, say = RunFolder(out), (console or Console()).say
     with only_writer(folder, say):
-        _refuse_another_run(config, out)  # it may have begun since the first look
+        refuse_another_run(config, out)  # it may have begun since the first look
         recover(folder, say)
         yield
 
@@ -222,40 +222,7 @@ def _method(config: RunConfig) -> methods.Method:
 def _check(config: RunConfig, out: Path) -> None:
     """Refuse what can be refused before any process is started."""
     methods.require_head(methods.parse(config.method, config.settings), config.model.head)
-    require_packages(config.engine.loggers)
-    usable_folder(out)
-    _refuse_another_run(config, out)
-    _check_launcher(config.engine)
-    check_batch_size(config)
-
-
-def _check_launcher(engine: EngineConfig) -> None:
-    """Refuse processes of torchrun that do not know of each other: all would write one run."""
-    started, expected = os.environ.get("WORLD_SIZE"), engine.devices * engine.nodes
-    if "TORCHELASTIC_RUN_ID" in os.environ and started != str(expected):
-        raise InputError(
-            f"torchrun started {started} processes, and the settings are for {engine.devices} on each of "
-            f"{engine.nodes} machine(s): give --engine.devices as its --nproc-per-node, --engine.nodes as its --nnodes."
-        )
-
-
-def check_batch_size(config: RunConfig) -> None:
-    """Refuse a batch that the devices cannot share."""
-    batch_size, devices = config.optim.batch_size, config.engine.devices * config.engine.nodes
-    if batch_size % devices or batch_size < 2 * devices:
-        raise InputError(
-            f"optim.batch_size {batch_size} cannot be shared by {devices} device(s): each needs the same number of "
-            "images, and at least two for its batch normalisation."
-        )
-
-
-def _refuse_another_run(config: RunConfig, out: Path) -> None:
-    there = RunFolder(out).config
-    difference = differing_setting(from_yaml(there), config) if there.exists() else ""
-    if difference:
-        raise InputError(
-            f"{out} holds another run ({difference}); choose another --out, or delete that folder to start anew."
-        )
+    check_run(config, out)
 
 
 def _student(config: RunConfig, num_classes: int, *, pretrained: bool) -> Segmenter:

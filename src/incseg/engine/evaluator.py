@@ -33,8 +33,9 @@ from incseg.metrics import (
     step_scores,
 )
 from incseg.models import Segmenter
-from incseg.models.tiles import TILE, predict_ids
+from incseg.models.tiles import predict_ids
 from incseg.protocol import BACKGROUND, Step
+from incseg.sizes import TILE
 
 PIXELS = 2**22  # counted at a time, so that large images need little memory
 

@@ -9,12 +9,13 @@ from typing import Any
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from incseg import methods
-from incseg.config import SCORING, DataConfig, Network, RunConfig, from_yaml, load_recipe, merge
+from incseg.config import DataConfig, Network, RunConfig, from_yaml, load_recipe, merge
 from incseg.console import Console, Table, is_rank_zero, percent
-from incseg.curriculum import new_classes
 from incseg.datasets import Source, open_source
+from incseg.datasets.class_names import new_classes
 from incseg.datasets.folder import LAYOUT
 from incseg.datasets.source import BACKGROUND_NAMES, plain
+from incseg.engine.admission import check_extension_settings
 from incseg.engine.agreement import agreement
 from incseg.engine.assembly import train
 from incseg.engine.first_step import GivenModel
@@ -22,10 +23,10 @@ from incseg.errors import InputError
 from incseg.loading import batches_per_epoch
 from incseg.loading.reduced import reduced, usual_shapes
 from incseg.metrics import mean
-from incseg.models.segmenter import STRIDE
 from incseg.models.storage import TrainedModel
 from incseg.results import Run
 from incseg.run_folder import RunFolder, model_name, read_json, write_json
+from incseg.sizes import STRIDE
 
 EPOCHS = 30  # the paper's, as long as that is neither too few nor too many iterations
 FEWEST, MOST = 800, 6000
@@ -36,17 +37,6 @@ LEARNING_RATE = 0.01  # the paper's of step 0, for a model that does not say wit
 # short ones a tenth teaches nothing: ResNet-18 on 80 images had an IoU of 0 on new classes after 400 iterations at a
 # tenth, and of 24 % after 800 at half; the old classes were kept in both.
 SHARE, LEAST_SHARE, MOST_SHARE = 400, 0.1, 0.5
-FIXED = {
-    "model": "the network is the given model's",
-    "data.root": "the folder is given with --data",
-    "data.validation": "the folder is given with --validation",
-    "data.replay": "the folder is given with --replay",
-    "data.replayed_images": "the number is given with --memory",
-    "data.known": "the classes known so far are the given model's",
-    "data.class_order": "new classes are learnt in the order of classes.txt",
-    "data.splits": "an extension is one step, and all training images of the folder belong to it",
-    **dict.fromkeys(sorted(SCORING), "an extension is scored in one way only, each class where it is labelled"),
-}
 
 
 def extend(
@@ -103,10 +93,7 @@ def choose_settings(
     ``old`` are the settings on old images to replay. They take half of every batch, and the new images are seen as
     often as without them: an epoch has then twice as many iterations.
     """
-    for name, reason in FIXED.items():
-        section, _, key = name.partition(".")
-        if section in settings and (not key or key in settings[section]):
-            raise InputError(f"--{name.replace('_', '-')} cannot be set here: {reason}.")
+    check_extension_settings(settings)
     trained = model.history[-1] if model.history else {}
     longest_side = model.segmenter.architecture.longest_side
     batch_size = settings.get("optim", {}).get("batch_size") or _batch_size(len(source.train))

@@ -14,6 +14,7 @@ from incseg.colours import DISTINCT, Colours
 from incseg.config import SCORING, OptimConfig, RunConfig, differing_setting, flat_settings, from_yaml
 from incseg.curriculum.curriculum import Curriculum
 from incseg.datasets import dataset_entry
+from incseg.engine.admission import check_first_step_is_done
 from incseg.engine.checkpoint import FinishedStep
 from incseg.errors import InputError
 from incseg.files import replacing
@@ -30,10 +31,10 @@ OF_LATER_STEPS = ("method", "settings.", *(f"optim.{name}" for name in OptimConf
 
 def check_first_step(source: Path, config: RunConfig, method: Method, curriculum: Curriculum) -> None:
     """Refuse a run whose step 0 is not what this run would train itself."""
+    check_first_step_is_done(source)
     other = RunFolder(source)
-    finished = FinishedStep.load(other, 0) if other.config.is_file() else None
-    if finished is None:
-        raise InputError(f"--first-step {source} is not the folder of a run whose step 0 is done.")
+    finished = FinishedStep.load(other, 0)
+    assert finished is not None, "its step 0 is done"
     theirs = from_yaml(other.config)
     same_data = _same_first_data(theirs, finished.scores, curriculum)  # 15-5 and 15-1 begin with the same classes
     ignoring = (*OF_LATER_STEPS, *(["protocol"] if same_data else []))

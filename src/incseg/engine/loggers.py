@@ -154,18 +154,6 @@ KINDS: Mapping[str, Callable[[RunFolder, Header], RunLogger]] = {
     "wandb": WeightsAndBiases,
     "mlflow": MLflow,
 }
-NEEDS = {"tensorboard": ("tensorboard",), "wandb": ("wandb",), "mlflow": ("mlflow", "sqlalchemy", "alembic")}
-
-
-def require_packages(names: Sequence[str]) -> None:
-    """Refuse loggers whose packages are not installed, before anything has begun."""
-    for name in names:
-        missing = [package for package in NEEDS[name] if importlib.util.find_spec(package) is None]
-        if missing:
-            raise InputError(
-                f"the logger '{name}' needs {' and '.join(missing)}, which is not installed: run "
-                f"pip install 'incseg[{name}]', or leave it out of --engine.loggers."
-            )
 
 
 def open_loggers(names: Sequence[str], folder: RunFolder, header: Header) -> dict[str, RunLogger]:

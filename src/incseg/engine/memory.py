@@ -13,8 +13,8 @@ from incseg.config import RunConfig, from_yaml, merge, validate
 from incseg.console import Console
 from incseg.curriculum import Curriculum, build_curriculum
 from incseg.curriculum.old_images import keep_balanced
-from incseg.errors import InputError
-from incseg.files import naming, usable_folder
+from incseg.engine.admission import check_memory_run
+from incseg.files import naming
 from incseg.images import index_image
 from incseg.protocol import BACKGROUND, IGNORE, Protocol, Step
 from incseg.run_folder import RunFolder
@@ -35,13 +35,7 @@ class KeptMemory:
 def keep_images(run: Path, keep: int, out: Path, data_root: Path | None, console: Console) -> KeptMemory:
     """Write a folder with some of the images that a run has learnt from, with the labels that it saw of them."""
     folder = RunFolder(run)
-    if not folder.config.is_file() or not folder.finished_steps:
-        raise InputError(f"{run} is not the folder of a run with a finished step: there is nothing to choose from.")
-    if keep < 1:
-        raise InputError(f"--keep {keep} keeps nothing: give the number of images to keep.")
-    usable_folder(out)
-    if out.exists() and any(out.iterdir()):
-        raise InputError(f"{out} is not empty: choose another --out, or delete that folder.")
+    check_memory_run(run, keep, out)
     curriculum = _curriculum(from_yaml(folder.config), data_root, console)
     steps = [step for step in curriculum.steps if step.index in folder.finished_steps]
     learnt = _learnt_in(curriculum, steps)

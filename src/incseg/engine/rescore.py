@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from incseg.config import RESCORING, Layer, RunConfig, from_yaml, merge, validate
+from incseg.config import Layer, RunConfig, from_yaml, merge, validate
 from incseg.console import Console
 from incseg.curriculum import build_curriculum
+from incseg.engine.admission import check_rescoring
 from incseg.engine.assembly import LINEAGE, launch, run_header
 from incseg.engine.checkpoint import FinishedStep
 from incseg.engine.evaluator import number_scored, run_result, score_step, step_entry
@@ -21,24 +22,9 @@ def rescore(run: Path, data_root: Path | None = None, settings: Layer | None = N
     """The result of a run, from its models alone, scored as it was or as ``settings`` say; nothing is written."""
     folder = RunFolder(run)
     config = from_yaml(folder.config)
-    _require_scoring(settings or {}, config)
+    check_rescoring(settings or {}, config)
     moved = {"data": {"root": data_root}} if data_root is not None else {}
     return _rescore(folder, validate(merge(merge(config.model_dump(), settings or {}), moved)))
-
-
-def _require_scoring(settings: Layer, config: RunConfig) -> None:
-    """Refuse settings of the training, and any setting for an extension, which has one evaluation only."""
-    given = {f"{section}.{name}" for section, values in settings.items() for name in values}
-    if given - {"data.on_error"} and config.data.known is not None:
-        raise InputError("an extension is scored in one way only, each class where it is labelled: give no settings.")
-    for section, values in settings.items():
-        for name in values:
-            if f"{section}.{name}" not in RESCORING:
-                accepted = ", ".join(f"--{setting.replace('_', '-')}" for setting in sorted(RESCORING))
-                raise InputError(
-                    f"--{section}.{name.replace('_', '-')} belongs to the training, which is over: 'incseg eval' takes "
-                    f"{accepted}."
-                )
 
 
 def _rescore(folder: RunFolder, config: RunConfig) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, get_type_hints
 from pydantic import create_model, validate_call
 
 from incseg import registry
-from incseg.config import HeadKind, RunConfig, Section, read_section, section_types
+from incseg.config import HeadKind, RunConfig, Section, read_section, refuse_twice, section_types, split_sum
 from incseg.errors import InputError, closest
 from incseg.methods.method import Method, MethodSum
 from incseg.methods.part import Part, remembers, replays
@@ -151,14 +151,7 @@ def summands(text: str) -> list[str]:
     >>> summands("mib + ucd"), summands("ilt+"), summands("ilt++ucd")
     (['mib', 'ucd'], ['ilt+'], ['ilt+', 'ucd'])
     """
-    known = METHODS.names()
-    names: list[str] = []
-    for name in "".join(text.split()).split("+"):
-        if not name and names and f"{names[-1]}+" in known:
-            names[-1] += "+"
-        else:
-            names.append(name)
-    return names
+    return split_sum(text, METHODS.names())
 
 
 def _check_sum(entries: Sequence[MethodEntry]) -> None:
@@ -167,8 +160,7 @@ def _check_sum(entries: Sequence[MethodEntry]) -> None:
         if entry.alone and len(entries) > 1:
             other = names[1 - index] if index < 2 else names[0]
             raise InputError(f"'{entry.name}' stands alone: it cannot be summed with '{other}'.")
-        if entry.name in names[:index]:
-            raise InputError(f"'{entry.name}' is named twice in '{'+'.join(names)}': name it once.")
+    refuse_twice(names)
 
 
 def _build(entry: MethodEntry, settings: Settings) -> MethodSum:

@@ -19,8 +19,9 @@ from incseg.models.closed_form import (
     complete_background,
     default_width,
 )
-from incseg.models.segmenter import STRIDE, Segmenter, padded_images
+from incseg.models.segmenter import Segmenter, padded_images
 from incseg.protocol import IGNORE
+from incseg.sizes import STRIDE
 
 # Memory is bounded by these and by the width squared, whatever the size and the number of the images.
 CELLS = 2048  # that are projected and added at once

@@ -20,13 +20,13 @@ from incseg.models.closed_form import ClosedFormHead, FeatureLayout
 from incseg.models.decoders import RATES, WINDOW, NetworkParts, SummedDeepLab
 from incseg.models.heads import Head, SigmoidHead, SoftmaxHead, TrainedHead
 from incseg.models.torchvision_models import torchvision_network
+from incseg.sizes import STRIDE
 
 OURS = "deeplabv3-mib"  # the one decoder that is not smp's
 # Arguments of an smp model, and of our decoder, that are not options of the decoder.
 NOT_OPTIONS = {"encoder_name", "encoder_weights", "in_channels", "classes", "activation", "aux_params"}
 TRAINED_HEADS: dict[str, type[TrainedHead]] = {head.kind: head for head in (SoftmaxHead, SigmoidHead, BranchedHead)}
 SMP_RATES = {8: (12, 24, 36), 16: (6, 12, 18)}  # dilations of smp's DeepLab by output stride
-STRIDE = 32  # encoders halve the image five times; sizes are padded to a multiple
 NEVER = 30.0  # below the lowest logit: e⁻³⁰ of its probability, and not so large that files of logits lose digits
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

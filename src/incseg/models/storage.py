@@ -11,6 +11,7 @@ from torch import Tensor
 
 from incseg.colours import DISTINCT, Colours
 from incseg.errors import DamagedError, InputError
+from incseg.model_header import STATISTICS, read_header, require_description
 from incseg.models.closed_form import Statistics
 from incseg.models.gather import Fit
 from incseg.models.segmenter import Architecture, Segmenter
@@ -18,7 +19,6 @@ from incseg.models.tensor_file import read_tensors, write_tensors
 from incseg.protocol import count_classes
 from incseg.run_folder import model_file, statistics_file
 
-STATISTICS = "ClosedForm."  # how the statistics are named among all that a method remembers: after the part they are of
 StepHistory = Mapping[str, Any]  # classes, method, data, settings and scores of one step that a model has learnt
 
 
@@ -155,7 +155,7 @@ def save_model(
 
 def describe_model(path: Path) -> Description:
     """Read the metadata of a model file, without its weights."""
-    return _description(path, read_tensors(path, only_description=True)[0])
+    return _description(path, read_header(path).description)
 
 
 def load_model(path: Path, device: torch.device | str = "cpu") -> tuple[Segmenter, tuple[str, ...]]:
@@ -186,11 +186,7 @@ def choose_device(name: str) -> torch.device:
 
 def _description(path: Path, values: dict[str, Any] | None) -> Description:
     """The metadata, checked: a file may come from anywhere."""
-    if values is None:
-        raise InputError(
-            f"{path} was not written by incseg: it does not say how to build the model (for models trained elsewhere "
-            "see: incseg import --help)."
-        )
+    values = require_description(path, values)
     try:
         architecture = Architecture(**values["architecture"])
         sizes, classes = values["head_sizes"], values["classes"]

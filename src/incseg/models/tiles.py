@@ -8,10 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from incseg.models.segmenter import STRIDE, Segmenter
-from incseg.sizes import reduced_size, resize_images, resize_nearest
+from incseg.models.segmenter import Segmenter
+from incseg.sizes import OVERLAP, STRIDE, TILE, reduced_size, resize_images, resize_nearest
 
-TILE, OVERLAP = 1024, 256
 ReadScores = Callable[[Tensor], tuple[Tensor, ...]]  # (B, C, H, W) scores → what is kept of them, (B, …, H, W) each
 MARGIN = 64  # pixels along a tile's inner edges with weight 0: the network lacks the context beyond the edge there
 

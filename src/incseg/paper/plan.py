@@ -5,13 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from incseg.config import published_name
-from incseg.errors import InputError, closest
+from incseg.errors import InputError
 from incseg.files import usable_folder
 from incseg.paper.row_run import RowRun
+from incseg.paper.table_choice import choose_blocks, choose_rows
 from incseg.paper.tables import Block, PaperRow, PaperTable, read_table
 from incseg.protocol import Protocol
-from incseg.study.data_folders import data_roots, data_settings, is_part, lists_of_images
-from incseg.study.planned_run import Settings, refuse_unused, seeds_from, settings_for
+from incseg.study.data_folders import data_roots, data_settings, lists_of_images
+from incseg.study.planned_run import Settings, refuse_unused, settings_for
+from incseg.study.repetitions import seeds_from
 from incseg.study.schedule import Schedule
 
 
@@ -76,7 +78,7 @@ def make_plan(
     repetitions = seeds_from(seeds)
     usable_folder(out)
     found, settings = read_table(table), settings or {}
-    chosen, blocks = _choose_rows(found, rows), _choose_blocks(found, columns)
+    chosen, blocks = choose_rows(found, rows), choose_blocks(found, columns)
     folders = _data_folders(blocks, orders, data_root, splits)
     left_out = {row.label: reason for row in chosen if (reason := _missing_setting(row, settings))}
     possible = [row for row in chosen if row.label not in left_out]
@@ -97,30 +99,6 @@ def make_plan(
     for run in plan.runs:
         run.check()
     return plan
-
-
-def _choose_rows(table: PaperTable, wanted: Sequence[str]) -> list[PaperRow]:
-    """Rows by name or by label in the paper, in the table's order; all if none is named."""
-    names = {key: row for row in table.planned_rows for key in (row.label.lower(), row.name.lower())}
-    for name in wanted:
-        if name.lower() not in names:
-            raise InputError(
-                f"{table.name} has no row '{name}': choose from {', '.join(row.name for row in table.planned_rows)}."
-                f"{closest(name, names)}"
-            )
-    chosen = [names[name.lower()] for name in wanted]
-    return [row for row in table.planned_rows if row in chosen] if wanted else list(table.planned_rows)
-
-
-def _choose_blocks(table: PaperTable, wanted: Sequence[str]) -> list[Block]:
-    """Blocks by protocol or a part of it, in the table's order; all if none is named."""
-    for name in wanted:
-        if not any(is_part(name, block.protocol) for block in table.blocks):
-            raise InputError(
-                f"{table.name} has no column '{name}': give one of {', '.join(b.protocol for b in table.blocks)}, "
-                "or a part such as 15-5 or disjoint."
-            )
-    return [b for b in table.blocks if not wanted or any(is_part(name, b.protocol) for name in wanted)]
 
 
 def _data_folders(

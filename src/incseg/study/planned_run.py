@@ -115,14 +115,6 @@ def dotted(settings: Settings) -> Iterator[str]:
             yield as_text(value)
 
 
-def seeds_from(number: int) -> range:
-    """The seeds of that many repetitions: the default one, and those that follow it."""
-    if number < 1:
-        raise InputError(f"--seeds {number} is not a number of repetitions: give 1 or more.")
-    first = RunConfig.model_fields["seed"].default
-    return range(first, first + number)
-
-
 def settings_for(method: str, settings: Settings) -> dict[str, Any]:
     """Of the settings given for all runs, those for the run as a whole and for the summands of a method."""
     owners = {*RunConfig.model_fields, *summands(method)}
