@@ -88,13 +88,11 @@ def test_images_that_either_process_cannot_read_are_listed_once(
     assert result["steps"][0]["scored_images"] == 4
 
 
-def test_losses_that_use_the_classifier_beside_the_network_train_it_in_both_processes(
-    server: ForkServerContext, tmp_path: Path
-) -> None:
+def test_losses_that_use_the_classifier_beside_the_network_train_it_in_both_processes(tmp_path: Path) -> None:
     """Replayed features, weights by their sign, and a classifier that learns beside the network."""
     data, out = write_folder(tmp_path / "data", train=16, val=5, size=32), tmp_path / "run"
     codes, said = run_two(
-        server, tmp_path, "train", "folder/2-2/overlapped", "--data-root", data, "--out", out, "--method", "star+dkd"
+        tmp_path, "train", "folder/2-2/overlapped", "--data-root", data, "--out", out, "--method", "star+dkd"
     )
     assert codes == [0, 0], said
     remembered = load_file(out / "step-1" / "memory.safetensors")
