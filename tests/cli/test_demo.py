@@ -11,6 +11,7 @@ from incseg.console import Console
 SOME = ("ft", "mib+ucd")
 
 
+@pytest.mark.usefixtures("few_shapes")
 def test_the_demo_runs_its_methods_from_one_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = config.load_recipe
 
