@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from command_line import InThisProcess
 from incseg.batch import Batch
 from incseg.config import RunConfig, load_recipe
 from incseg.deploy.model import Model
@@ -133,6 +134,14 @@ def solved(segmenter: Segmenter, stride: int = 16) -> Segmenter:
 def tiny_model() -> Model:
     torch.manual_seed(0)
     return Model(decided(Segmenter(SMALL, [3, 2])), CLASSES)
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> InThisProcess:
+    runner = InThisProcess()
+    monkeypatch.setattr("incseg.engine.signals.Children.start", lambda _, *given: runner.start(*given))
+    monkeypatch.setenv("COLUMNS", "160")
+    return runner
 
 
 @pytest.fixture

@@ -22,12 +22,13 @@ def write_result(
     overrides: dict[str, Any] | None = None,
     steps: int | None = None,
 ) -> Path:
-    """The ``result.json`` and ``config.yaml`` of a run, scored as in the paper; ``iou(step, channel)`` is how well."""
+    """The files of a run that are read as a result, scored as in the paper; ``iou(step, channel)`` is how well."""
     config = load_recipe(protocol, {**(overrides or {}), "method": method, "seed": seed})
     classes = ["background", *(f"class {c}" for c in range(1, CLASSES[protocol.split("/", maxsplit=1)[0]] + 1))]
     images = published_images(protocol, config.data.class_order) or [1] * 99
     entries: list[dict[str, Any]] = []
-    for step in Protocol.parse(protocol).steps(len(classes) - 1)[:steps]:
+    planned = Protocol.parse(protocol).steps(len(classes) - 1)
+    for step in planned[:steps]:
         values = [iou(step.index, channel) for channel in range(step.num_classes)]
         entries.append(
             {
@@ -49,6 +50,7 @@ def write_result(
     }  # fmt: skip
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(to_yaml(config))
+    (folder / "data.json").write_text(json.dumps({"steps": [""] * len(planned)}))
     (folder / "result.json").write_text(json.dumps(result))
     return folder
 

@@ -5,7 +5,7 @@ Nothing here shares code with ``incseg.losses``; agreement is evidence.
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 Vector = Sequence[float]
 
@@ -94,13 +94,16 @@ def unbiased_cross_entropy(pixels: Sequence[Vector], labels: Sequence[int], old_
 
 
 def unbiased_distillation(
-    student: Sequence[Vector], teacher: Sequence[Vector], no_new_class: Sequence[bool] | None = None
+    student: Sequence[Vector], teacher: Sequence[Vector], labels: Sequence[int] | None = None
 ) -> float:
-    """UCD eq. 15 and 16, over the number of old classes as in MiB's code; of some pixels no new class may be known."""
+    """UCD eq. 15 and 16, over the number of old classes as in MiB's code; labels may tell which pixels are new."""
     total = 0.0
     for index, (z_student, z_teacher) in enumerate(zip(student, teacher, strict=True)):
         p, q = softmax(z_student), softmax(z_teacher)
-        is_old = no_new_class is not None and no_new_class[index]
+        label = 255 if labels is None else labels[index]
+        if len(q) <= label < 255:
+            continue
+        is_old = label == 0
         for c in range(len(q)):
             merged = p[0] + sum(p[len(q) :]) if c == 0 and not is_old else p[c]
             total -= q[c] * math.log(merged)
@@ -117,13 +120,22 @@ def class_means(features: Sequence[Vector], labels: Sequence[int], num_classes: 
     return found
 
 
-def binary_cross_entropy(pixels: Sequence[Vector], labels: Sequence[int], classes: Sequence[int]) -> float:
+def binary_cross_entropy(
+    pixels: Sequence[Vector], labels: Sequence[int], classes: Sequence[int], positive_weight: float = 1.0
+) -> float:
     """iCaRL's classification loss, with all classes, and DKD's, with the new ones: every class answers for itself."""
     total = 0.0
     for z, y in zip(pixels, labels, strict=True):
         if y != 255:
-            total -= sum(math.log(sigmoid(z[c]) if c == y else sigmoid(-z[c])) for c in classes)
+            total -= sum(positive_weight * math.log(sigmoid(z[c])) if c == y else math.log(sigmoid(-z[c]))
+                         for c in classes)  # fmt: skip
     return total / len(labels)
+
+
+def decomposed_logits(feature: Vector, weight: Sequence[Vector]) -> tuple[list[float], list[float]]:
+    """DKD: every channel's contribution to a class' logit, the positive ones added up, and the negative ones."""
+    terms = [[w * f for w, f in zip(row, feature, strict=True)] for row in weight]
+    return [sum(t for t in row if t > 0) for row in terms], [sum(t for t in row if t < 0) for row in terms]
 
 
 def at_most_one_yes(logits: Vector) -> list[float]:
@@ -390,3 +402,107 @@ def bilinear(grid: Sequence[Vector], height: int, width: int, align_corners: boo
             row.append((1 - down) * above + down * below)
         found.append(row)
     return found
+
+
+def channel_importance(
+    pixels: Sequence[Vector], probs: Sequence[Vector], weights: Sequence[Vector]
+) -> list[list[float]]:
+    """NeST's B of one new class: a channel of an old class speaks for a pixel if it raises that class' logit there."""
+    found = [[0.0] * len(weights[0]) for _ in weights]
+    for pixel, prob in zip(pixels, probs, strict=True):
+        for o, row in enumerate(weights):
+            for d, weight in enumerate(row):
+                if weight * pixel[d] > 0:
+                    found[o][d] += prob[o]
+    return found
+
+
+def combined_head(matrix: Sequence[Vector], vector: Vector, weights: Sequence[Vector]) -> list[float]:
+    """NeST's weights of one new class."""
+    channels = range(len(weights[0]))
+    return [sum(vector[o] * matrix[o][d] * weights[o][d] for o in range(len(weights))) for d in channels]
+
+
+Map = Sequence[Sequence[Sequence[float]]]  # channels, rows, columns
+
+
+def _norm_of_gap(student: Map, teacher: Map, members: Callable[[int, int, int], list[tuple[int, int, int]]], size: int,
+                 places: Sequence[tuple[int, int, int]]) -> float:  # fmt: skip
+    """‖·‖₂ over places of the difference of mean squares; members beyond the map are zeros and count in the mean."""
+    inside = (len(student), len(student[0]), len(student[0][0]))
+    total = 0.0
+    for place in places:
+        gap = 0.0
+        for c, y, x in members(*place):
+            if 0 <= c < inside[0] and 0 <= y < inside[1] and 0 <= x < inside[2]:
+                gap += (student[c][y][x] ** 2 - teacher[c][y][x] ** 2) / size
+        total += gap * gap
+    return math.sqrt(total)
+
+
+def spatial_cube_distance(student: Sequence[Map], teacher: Sequence[Map], windows: Sequence[int]) -> float:
+    """RCIL's L_spatial of one layer: squares averaged in k×k windows with k/2 zeros around the map, mean over k."""
+    total = 0.0
+    for k, (s, t) in itertools.product(windows, list(zip(student, teacher, strict=True))):
+        heights, widths = (range(-(k // 2), len(side) + k // 2 - k + 1) for side in (s[0], s[0][0]))
+        places = list(itertools.product(range(len(s)), heights, widths))
+
+        def window(c: int, y: int, x: int, k: int = k) -> list[tuple[int, int, int]]:
+            return [(c, y + i, x + j) for i in range(k) for j in range(k)]
+
+        total += _norm_of_gap(s, t, window, k * k, places)
+    return total / len(windows) / len(student)
+
+
+def channel_cube_distance(student: Sequence[Map], teacher: Sequence[Map]) -> float:
+    """RCIL's L_channel of one layer: squares averaged over three neighbouring channels."""
+    total = 0.0
+    for s, t in zip(student, teacher, strict=True):
+        places = list(itertools.product(range(len(s)), range(len(s[0])), range(len(s[0][0]))))
+        total += _norm_of_gap(s, t, lambda c, y, x: [(c - 1, y, x), (c, y, x), (c + 1, y, x)], 3, places)
+    return total / len(student)
+
+
+def label_guided_distillation(student: Sequence[Vector], teacher: Sequence[Vector], labels: Sequence[int]) -> float:
+    """MBS: on the pixels of a new class the teacher's background counts for that class."""
+    total = 0.0
+    for z, t, y in zip(student, teacher, labels, strict=True):
+        p, q = softmax(z), softmax(t)
+        takes = y if len(t) <= y < len(z) else 0
+        total -= q[0] * math.log(p[takes]) + sum(q[c] * math.log(p[c]) for c in range(1, len(t)))
+    return total / (len(student) * len(student[0]))
+
+
+def selective_label(truth: int, teacher: Vector, confidence: float) -> int:
+    """MBS: what a pixel is learnt as; the teacher's probabilities decide on background only."""
+    if truth != 0:
+        return truth
+    best = max(range(len(teacher)), key=lambda c: teacher[c])
+    if best != 0 and teacher[best] >= confidence:
+        return best
+    return 255 if teacher[0] < sum(teacher[1:]) else 0
+
+
+def trust(target: int, old_classes: int, background: float) -> float:
+    """MBS: how much the features of a pixel follow the teacher's."""
+    return background if target == 0 else 1.0 if target < old_classes else 0.0
+
+
+def weighted_feature_distillation(student: Sequence[Vector], teacher: Sequence[Vector], weights: Vector) -> float:
+    """MBS: a mean over the entries of the pixels whose weight is not zero."""
+    counted, total = 0, 0.0
+    for f, t, w in zip(student, teacher, weights, strict=True):
+        counted += len(f) * (w > 0)
+        total += w * sum((a - b) ** 2 for a, b in zip(f, t, strict=True))
+    return total / counted
+
+
+def unknown_label(truth: int, teacher: Vector | None, confidence: float, unknown: int) -> int:
+    """SSUL without saliency maps: the teacher's scores decide on background, which is unknown where they do not."""
+    if truth != 0:
+        return truth
+    if teacher is not None:
+        best = max(range(len(teacher)), key=lambda c: teacher[c])
+        if best != 0 and sigmoid(teacher[best]) >= confidence:
+            return best
+    return unknown

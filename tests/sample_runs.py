@@ -32,7 +32,7 @@ def write_run(
         for channel in step.old if method == "ft" else ():
             confusion[channel] = 0
             confusion[channel, 0] = 1000
-        entries.append(step_entry(step, classes[: step.num_classes], 12, confusion))
+        entries.append(step_entry(step, classes[: step.num_classes], 12, confusion.expand(1, 2, -1, -1)))
         _write_pictures(folder / f"step-{step.index}" / "predictions", step.num_classes, pictures, size, method == "ft")
     header = {"protocol": f"folder/{task}/overlapped", "method": method, "seed": seed, "settings": {},
               "environment": {"torch": "2.15", "device": "cpu"}}  # fmt: skip

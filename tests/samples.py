@@ -21,8 +21,9 @@ TINY_CLASSES = CLASSES[:5]
 def context(
     step: Step, student: Segmenter, teacher: Segmenter | None, batches: Callable[[], Iterable[Batch]] = list
 ) -> Context:
-    """A step whose images nobody asks for."""
-    return Context(step, student, teacher, batches, library=cast(Library, None))
+    """A step with the batches of one epoch, and without images to replay."""
+    passes = lambda epochs: (batch for _ in range(epochs) for batch in batches())  # noqa: E731
+    return Context(step, student, teacher, passes, library=cast(Library, None))
 
 
 def write_folder(root: Path, train: int, val: int, size: int = 64) -> Path:
@@ -38,6 +39,20 @@ def write_folder(root: Path, train: int, val: int, size: int = 64) -> Path:
     (root / "classes.txt").write_text("\n".join(TINY_CLASSES))
     (root / "train.txt").write_text("\n".join(f"{i:03d}" for i in range(train)))
     (root / "val.txt").write_text("\n".join(f"{i:03d}" for i in range(train, train + val)))
+    return root
+
+
+def into_subfolders(root: Path, places: Sequence[str]) -> Path:
+    """Move the images of a folder with lists into subfolders, in turns."""
+    for split in ("train", "val"):
+        names = (root / f"{split}.txt").read_text().split()
+        moved = [f"{places[index % len(places)]}/{name}" for index, name in enumerate(names)]
+        (root / f"{split}.txt").write_text("\n".join(moved))
+        for kind, name, new in (
+            (kind, *pair) for kind in ("images", "masks") for pair in zip(names, moved, strict=True)
+        ):
+            (root / kind / new).parent.mkdir(exist_ok=True)
+            (root / kind / f"{name}.png").rename(root / kind / f"{new}.png")
     return root
 
 

@@ -36,6 +36,16 @@ def test_every_command_runs(line: str, capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out
 
 
+COMPARISONS = re.findall(r"^incseg (compare .*)$", (DOCS / "compare.md").read_text(), flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("line", COMPARISONS)
+def test_every_comparison_can_be_planned(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = shlex.split(line)
+    assert cli.main(words if "--dry-run" in words else [*words, "--dry-run"]) == 0
+    assert "incseg train" in capsys.readouterr().out
+
+
 def test_every_table_is_named() -> None:
     named = {shlex.split(line)[2] for line in LINES if "reproduce" in line}
     assert named == set(read_tables())

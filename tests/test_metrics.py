@@ -6,6 +6,7 @@ import torch
 from incseg.metrics import (
     CONVENTIONS,
     confusion_matrix,
+    domain_scores,
     forgetting,
     harmonic_mean,
     intersection_over_union,
@@ -105,3 +106,11 @@ def test_share_recall_and_precision_are_what_their_names_say() -> None:
     assert math.isnan(nowhere[1])
     assert math.isnan(nowhere[2])
     assert all(math.isnan(rate) for rates in per_class_rates(torch.zeros(2, 2, dtype=torch.int64)) for rate in rates)
+
+
+def test_scores_by_domain_add_counts_before_they_divide() -> None:
+    groups = torch.tensor([[[0, 0], [1, 3]], [[0, 0], [4, 4]], [[0, 0], [0, 8]]])
+    scores = domain_scores(groups)
+    assert scores == pytest.approx({"old": 7 / 12, "new": 1, "first": 3 / 4, "later": 12 / 16, "harmonic": 3 / 4})
+    assert math.isnan(domain_scores(groups[:1])["old"])
+    assert domain_scores(groups[:1])["new"] == 3 / 4

@@ -27,8 +27,9 @@ def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, voc
     monkeypatch.chdir(tmp_path)
     everything = {f"ADE_{i}": list(range(151)) for i in range(4)}
     write_ade20k(tmp_path / "ADE", everything, everything)
-    streets = {f"ulm_0_{i}": list(LABEL_IDS.values()) for i in range(4)}
-    write_cityscapes(tmp_path / "CITYSCAPES", streets, streets)
+    streets = {f"{city}_0_{i}": list(LABEL_IDS.values()) for city in ("ulm", "zurich") for i in range(4)}
+    val = {name.replace("zurich", "munster").replace("ulm", "lindau"): ids for name, ids in streets.items()}
+    write_cityscapes(tmp_path / "CITYSCAPES", streets, val)
     lists = tmp_path / "MiB/data/ade/100-50"
     lists.mkdir(parents=True)
     for step in (0, 1):
@@ -41,8 +42,8 @@ def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, voc
             continue
         assert cli.main(words[1:] + (CHEAP if words[1] == "train" else [])) == 0, shlex.join(words)
         executed.append(words[1])
-    assert executed.count("train") == 2
-    assert executed.count("data") == 5
+    assert executed.count("train") == 4
+    assert executed.count("data") == 9
 
 
 def test_the_defaults_are_those_of_the_table() -> None:

@@ -21,10 +21,10 @@ def test_the_names_that_users_rely_on() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("package", ["engine", "models", "deploy", "report", "paper", "bench"])
+@pytest.mark.parametrize("package", ["engine", "models", "deploy", "report", "study", "paper", "bench"])
 def test_no_other_file_spells_them(package: str) -> None:
     names = {"config.yaml", "result.json", "metrics.jsonl", "scores.json", "memory.safetensors", "model.safetensors",
-             "checkpoint.pt", "loggers.json", "MODEL_CARD.md", "report.html"}  # fmt: skip
+             "checkpoint.pt", "cost.json", "loggers.json", "MODEL_CARD.md", "report.html"}  # fmt: skip
     for path in (SOURCE / package).rglob("*.py"):
         spelt = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
         assert not spelt & names, f"{path.relative_to(SOURCE)} spells a name that run_folder.py has"

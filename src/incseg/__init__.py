@@ -46,7 +46,8 @@ def extend(
         data: a folder with ``images/``, ``masks/`` and ``classes.txt`` of the new classes only.
         out: the folder of the run, which can be loaded as a model; a ``MODEL_CARD.md`` in it describes the result.
         method: a method or a sum of methods; see ``incseg list methods``. None: in closed form if the model carries
-            statistics of its training images, else trained with ``mib+ucd`` (with ``ucd`` if its head is sigmoid).
+            statistics of its training images, else trained with ``mib+ucd`` (with ``ucd`` if its head is sigmoid,
+            ``ssul`` if it is branched).
         validation: a folder of the same layout on which to measure old or new classes, matched by name.
         replay: a folder of the same layout with old images and their labels, if some are left. A training takes half of
             every batch from it; in closed form they are needed only for a model that carries no statistics.

@@ -12,8 +12,9 @@ from incseg.upsampling import CoarseLogits, Scores, full_size, interpolate
 
 Derived = TypeVar("Derived")
 
-ScoreKind = Literal["softmax", "sigmoid", "closed-form"]
-"""What a head's scores mean: logits of classes that compete, one yes-or-no per class, or solved in closed form."""
+ScoreKind = Literal["softmax", "sigmoid", "branched", "closed-form"]
+"""What a head's scores mean: logits of classes that compete, one yes-or-no per class, in one layer or in branches with
+one for what is unknown, or solved in closed form."""
 
 
 class Batch(NamedTuple):

@@ -249,6 +249,16 @@ class Table:
         rows = [dict(zip(self.headers, row, strict=True)) for row in self.rows]
         return {"title": self.title, "rows": rows, "note": self.note}
 
+    def to_markdown(self) -> str:
+        """A table of Markdown below its title in bold, its note below it; numbers stand at the right."""
+
+        def line(cells: Sequence[str]) -> str:
+            return f"| {' | '.join(cell.replace('|', chr(92) + '|').replace(chr(10), '<br>') for cell in cells)} |"
+
+        rule = line(["---" if index == 0 or self.prose else "---:" for index in range(len(self.headers))])
+        note = f"\n\n{self.note.replace(chr(10), '<br>' + chr(10))}" if self.note else ""
+        return "\n".join([f"**{self.title}**\n", line(self.headers), rule, *map(line, self.rows)]) + note
+
     def to_html(self) -> str:
         """An HTML table; every cell is escaped."""
         head = "".join(f"<th>{html.escape(text)}</th>" for text in self.headers)

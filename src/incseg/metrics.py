@@ -77,6 +77,25 @@ def step_scores(iou: Sequence[float], step: Step) -> dict[str, float]:
     return scores
 
 
+def foreground_miou(confusion: "Tensor") -> float:
+    """Mean IoU without background."""
+    return mean(intersection_over_union(confusion)[1:])
+
+
+def domain_scores(groups: "Tensor") -> dict[str, float]:
+    """Mean IoU without background where steps bring domains: of all classes, on the images of some domains.
+
+    ``new`` is on those of this step and ``old`` on those of all before it, ``first`` on those of step 0 and ``later``
+    on all others; ``harmonic`` is the harmonic mean of the last two.
+
+    Args:
+        groups: (N, C, C) confusion counts on the domains of each step so far.
+    """
+    chosen = {"old": groups[:-1], "new": groups[-1:], "first": groups[:1], "later": groups[1:]}
+    scores = {name: foreground_miou(counts.sum(dim=0)) for name, counts in chosen.items()}
+    return scores | {"harmonic": harmonic_mean(scores["first"], scores["later"])}
+
+
 @dataclass(frozen=True)
 class Convention:
     """How a group of papers averages IoU over the classes of step 0 (base) and those of all later steps (later)."""

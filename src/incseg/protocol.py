@@ -7,7 +7,7 @@ are learnt. So a classifier only ever grows at its end, whatever the dataset's o
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from incseg.errors import InputError, closest
@@ -18,10 +18,18 @@ IGNORE = 255  # a pixel without a label: part of no loss and no score
 
 
 class Setting(StrEnum):
-    """Which images a step may see; in both, only the step's own classes are labelled."""
+    """Which images a step may see; only the step's own classes are labelled, unless it says otherwise."""
 
     OVERLAPPED = "overlapped"  # every image that shows at least one of the step's new classes
     DISJOINT = "disjoint"  # of those, the ones that show no class of a later step
+    SEQUENTIAL = "sequential"  # the same images, and the old classes are labelled too
+    PARTITIONED = "partitioned"  # every image in the step of one of its classes, which was drawn by chance
+    DOMAIN = "domain"  # all classes from step 0 on; a step brings the images of further domains, such as cities
+
+    @property
+    def excludes_future(self) -> bool:
+        """Whether images that show a class of a later step wait for that step."""
+        return self in (Setting.DISJOINT, Setting.SEQUENTIAL)
 
 
 def count_classes(classes: Sequence[str]) -> str:
@@ -45,7 +53,13 @@ class Step:
     base: tuple[int, ...] = ()
     """What step 0 learnt; tables of the field set these classes against all later ones."""
     labelled_old: tuple[int, ...] = ()
-    """Old channels that this step's images label all the same, as an extension's may; a protocol's never do."""
+    """Old channels that this step's images label all the same, as an extension's may and a sequential protocol's do."""
+    complete: bool = False
+    """Every image of the step labels all old channels, so that its background hides none of them."""
+    domains: tuple[int, ...] = ()
+    """In a domain protocol, those whose images the step brings, counted from 0 in the order of learning."""
+    future_domains: tuple[int, ...] = ()
+    """Those of later steps."""
 
     @property
     def seen(self) -> tuple[int, ...]:
@@ -56,6 +70,11 @@ class Step:
     def old_classes(self) -> int:
         """How many channels the teacher has, background included (1 at step 0, where there is no teacher)."""
         return 1 + len(self.old)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether nothing is left to be learnt."""
+        return not (self.future or self.future_domains)
 
     @property
     def num_classes(self) -> int:
@@ -89,13 +108,18 @@ class Protocol:
         setting = fields[2] if len(fields) == 3 else Setting.OVERLAPPED
         if setting not in list(Setting):
             raise InputError(
-                f"'{setting}' in '{text}' is not a setting: use overlapped or disjoint.{closest(setting, Setting)}"
+                f"'{setting}' in '{text}' is not a setting: use {', '.join(Setting)}.{closest(setting, Setting)}"
             )
         return cls(fields[0], fields[1], Setting(setting))
 
-    def steps(self, num_foreground: int) -> list[Step]:
-        """The steps of this protocol for a dataset with that many foreground classes."""
-        return steps(self.task, num_foreground, self.dataset)
+    def steps(self, num_foreground: int, num_domains: int = 0) -> list[Step]:
+        """The steps of this protocol for a dataset with that many foreground classes and domains."""
+        if self.setting is Setting.DOMAIN:
+            return domain_steps(self.task, num_foreground, num_domains, self.dataset)
+        found = steps(self.task, num_foreground, self.dataset)
+        if self.setting is Setting.SEQUENTIAL:
+            return [replace(step, labelled_old=step.old, complete=True) for step in found]
+        return found
 
 
 def steps(task: str, num_foreground: int, dataset: str = "the dataset") -> list[Step]:
@@ -107,9 +131,7 @@ def steps(task: str, num_foreground: int, dataset: str = "the dataset") -> list[
     >>> [step.new for step in steps("3-1", 5)]
     [(1, 2, 3), (4,), (5,)]
     """
-    bounds = [1]
-    for size in _step_sizes(task, num_foreground, dataset):
-        bounds.append(bounds[-1] + size)
+    bounds = _bounds(task, num_foreground, f"classes of {dataset}", start=1)
     everything = tuple(range(1, num_foreground + 1))
     base = everything[: bounds[1] - 1]
     return [
@@ -118,9 +140,38 @@ def steps(task: str, num_foreground: int, dataset: str = "the dataset") -> list[
     ]
 
 
-def _step_sizes(task: str, num_foreground: int, dataset: str) -> list[int]:
+def domain_steps(task: str, num_foreground: int, num_domains: int, dataset: str = "the dataset") -> list[Step]:
+    """Cut the domains 0 … ``num_domains − 1`` into steps; step 0 learns every class, later ones bring no new class.
+
+    >>> [step.domains for step in domain_steps("2-1", 19, 4)]
+    [(0, 1), (2,), (3,)]
+    """
+    everything, domains = tuple(range(1, num_foreground + 1)), tuple(range(num_domains))
+    bounds = _bounds(task, num_domains, f"domains of {dataset}", start=0)
+    return [
+        Step(
+            index,
+            old=everything if index else (),
+            new=() if index else everything,
+            base=everything,
+            labelled_old=everything if index else (),
+            complete=True,
+            domains=domains[start:stop],
+            future_domains=domains[stop:],
+        )
+        for index, (start, stop) in enumerate(itertools.pairwise(bounds))
+    ]
+
+
+def _bounds(task: str, number: int, what: str, start: int) -> list[int]:
+    """Where the steps begin, and where the last one ends, counted from ``start``."""
+    return list(itertools.accumulate(_step_sizes(task, number, what), initial=start))
+
+
+def _step_sizes(task: str, number: int, what: str) -> list[int]:
+    """How many of ``number`` each step has; ``what`` these are, for a person."""
     if task == "offline":
-        return [num_foreground]
+        return [number]
     is_task = re.fullmatch(r"[1-9][0-9]*(-[1-9][0-9]*)+", task)  # int() alone also takes " 4", "+4" and "４"
     if not is_task:
         raise InputError(
@@ -130,18 +181,15 @@ def _step_sizes(task: str, num_foreground: int, dataset: str) -> list[int]:
     sizes = [int(field) for field in task.split("-")]
     if len(sizes) == 2:
         first, each = sizes
-        later, left_over = divmod(num_foreground - first, each)
-        if first >= num_foreground or left_over:
+        later, left_over = divmod(number - first, each)
+        if first >= number or left_over:
             raise InputError(
-                f"the task {task} does not fit the {num_foreground} classes of {dataset}: after the first {first}, "
-                f"{max(num_foreground - first, 0)} are left to be learnt {each} at a time; "
-                f"choose A-B with A + k·B = {num_foreground}."
+                f"the task {task} does not fit the {number} {what}: after the first {first}, "
+                f"{max(number - first, 0)} are left to be learnt {each} at a time; choose A-B with A + k·B = {number}."
             )
         sizes = [first] + [each] * later
-    if sum(sizes) != num_foreground:
-        raise InputError(
-            f"the task {task} does not fit the {num_foreground} classes of {dataset}: its steps add up to {sum(sizes)}."
-        )
+    if sum(sizes) != number:
+        raise InputError(f"the task {task} does not fit the {number} {what}: its steps add up to {sum(sizes)}.")
     return sizes
 
 

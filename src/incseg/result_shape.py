@@ -8,6 +8,14 @@ Score = float | None
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
+class DomainShape(BaseModel):
+    """The score on the domains that one step brought."""
+
+    model_config = ConfigDict(strict=True)
+    names: list[str]
+    miou: Score
+
+
 class StepShape(BaseModel):
     """The scores of a step."""
 
@@ -20,6 +28,7 @@ class StepShape(BaseModel):
     iou: dict[str, Score]
     confusion: list[list[Count]] = []
     unreadable: dict[str, list[str]] = {}
+    domains: list[DomainShape] = []
 
 
 class ForgettingShape(BaseModel):
@@ -28,6 +37,7 @@ class ForgettingShape(BaseModel):
     model_config = ConfigDict(strict=True)
     mean: Score
     classes: dict[str, Score]
+    domains: list[Score] = []
 
 
 class AgreementShape(BaseModel):

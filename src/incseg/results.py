@@ -13,6 +13,7 @@ from incseg.protocol import BACKGROUND, Protocol
 from incseg.result_shape import misfit
 from incseg.run_folder import RunFolder, read_json
 
+RECORD = ".record.json"  # how the name of a file ends that holds the result of a run without its folder
 NEAR_ZERO = 0.02  # of an IoU or a recall: not worth to be called learnt
 
 
@@ -36,8 +37,8 @@ class Run:
 
     @classmethod
     def read(cls, folder: Path) -> "Run":
-        """Read the result of a run, finished or not, or say why that cannot be done."""
-        path = RunFolder(folder).result
+        """Read the result of a run, finished or not, from its folder or a record of it; says why if it cannot."""
+        path = folder if folder.is_file() else RunFolder(folder).result
         if not path.is_file():
             raise InputError(f"{folder} holds no {path.name}: give the folder of a run with at least one step done.")
         try:
@@ -102,6 +103,30 @@ class Run:
     def steps(self) -> list[dict[str, Any]]:
         """The completed steps."""
         return list(self.result["steps"])
+
+    @property
+    def is_record(self) -> bool:
+        """Whether it was read from a record, so that there is no folder."""
+        return self.folder.name.endswith(RECORD)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every step is trained and scored; of runs that are not, no record is made."""
+        if self.is_record:
+            return True
+        return self.files.data.exists() and len(self.steps) == len(read_json(self.files.data)["steps"])
+
+    def cost(self, step: int) -> dict[str, float]:
+        """The seconds of a step, the bytes of its model and of what the method remembers; empty if not measured."""
+        entry = self.entry(step) or {}
+        written: dict[str, float] | None = entry.get("cost")
+        path = self.files.cost(int(entry.get("step", 0)))
+        return written if written is not None else read_json(path) if path.is_file() else {}
+
+    @property
+    def domains(self) -> list[dict[str, Any]]:
+        """Where steps bring domains: for each step so far, the names of its domains and the final score on them."""
+        return list(self.steps[-1].get("domains") or ())
 
     @property
     def is_offline(self) -> bool:

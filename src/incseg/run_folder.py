@@ -2,7 +2,7 @@
 
 ``config.yaml``, ``data.json``, ``result.json``, ``metrics.jsonl``, ``report.html``; ``checkpoint.pt`` and the one
 before while a step is in training; and ``step-K/`` for every finished step: the model, what the method remembers,
-pictures, and last of all ``scores.json``, whose presence says that the step is finished.
+pictures, what it cost, and last of all ``scores.json``, whose presence says that the step is finished.
 """
 
 import json
@@ -106,6 +106,10 @@ class RunFolder:
     def scores(self, index: int) -> Path:
         """The scores of a step; written last, so that their presence says that the step is finished."""
         return self.step(index) / "scores.json"
+
+    def cost(self, index: int) -> Path:
+        """The time a step took, and the size of what it leaves to the next; see ``incseg.engine.cost``."""
+        return self.step(index) / "cost.json"
 
     def predictions(self, index: int) -> Path:
         """Pictures of the model's predictions after a step."""

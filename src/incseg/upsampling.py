@@ -6,6 +6,7 @@ which :class:`Axis` keeps: the matrices here and the kernels in ``losses/coarse`
 """
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -69,6 +70,10 @@ class CoarseLogits(NamedTuple):
             for lines, size in zip(self.logits.shape[2:], self.size, strict=True)
         )
         return rows, columns
+
+    def of(self, classes: Sequence[int]) -> "CoarseLogits":
+        """Those of some classes: a loss that asks for few need not enlarge all."""
+        return self._replace(logits=self.logits[:, list(classes)])
 
     def full_size(self) -> Tensor:
         """(B, C, H, W) by two small matrix products, whose gradient is two more.

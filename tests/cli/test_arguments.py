@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from incseg.cli.arguments import read_arguments
-from incseg.cli.train import reproduce, train
+from incseg.cli.studies import reproduce
+from incseg.cli.train import train
 from incseg.config import load_recipe
 
 

@@ -1,28 +1,35 @@
-import inspect
 import json
 from pathlib import Path
 
 import pytest
 
+from command_line import InThisProcess, run
 from incseg import config
-from incseg.cli.train import run_demo
-from incseg.console import Console
+from incseg.cli import studies
 
 SOME = ("ft", "mib+ucd")
 
 
-def test_the_demo_runs_its_methods_from_one_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_runs_its_methods_from_one_first_step(
+    tmp_path: Path, processes: InThisProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cheap = {"optim": {"epochs": 1, "batch_size": 64}, "engine": {"pictures": 1}}
     original = config.load_recipe
 
-    def quick(recipe: str, overrides: config.Layer) -> config.RunConfig:
-        cheap = {"optim": {"epochs": 1, "batch_size": 64}, "engine": {"pictures": 1}}
-        return original(recipe, config.merge(overrides, cheap))
+    def quick(recipe: str, overrides: config.Layer = {}, **rest: bool) -> config.RunConfig:  # noqa: B006
+        return original(recipe, config.merge(overrides, cheap), **rest)
 
-    monkeypatch.setattr("incseg.cli.train.load_recipe", quick)
-    assert set(SOME) < set(inspect.signature(run_demo).parameters["methods"].default)
-    folders = run_demo(tmp_path, seed=1, console=Console(quiet=True), methods=SOME)
-    assert [folder.name for folder in folders] == list(SOME)
-    first = {(folder / "step-0" / "model.safetensors").read_bytes() for folder in folders}
-    assert len(first) == 1
+    for user in ("incseg.study.planned_run", "incseg.cli.train"):
+        monkeypatch.setattr(f"{user}.load_recipe", quick)
+    assert set(SOME) < set(studies.DEMO)
+    monkeypatch.setattr(studies, "DEMO", SOME)
+    assert run("demo", "--out", tmp_path, "--seed", "1") == 0
+    assert processes.folders() == ["ft-seed1", "mib+ucd-seed1"]
+    folders = [tmp_path / "demo" / name for name in processes.folders()]
+    assert len({(folder / "step-0" / "model.safetensors").read_bytes() for folder in folders}) == 1
     for folder in folders:
         assert len(json.loads((folder / "result.json").read_text())["steps"]) == 3
+    assert (tmp_path / "demo" / "report.html").is_file()
+    said = capsys.readouterr().out
+    assert "mib+ucd" in said
+    assert "difference from" not in said, "of one seed"

@@ -82,8 +82,10 @@ def test_the_page_names_every_command_and_its_examples_run(capsys: pytest.Captur
     for line in re.findall(r"^incseg (.*)$", PAGE, flags=re.MULTILINE):
         assert called(capsys, *shlex.split(line))[0] == 0
     names = {name for name, command in COMMANDS.items() if not isinstance(command, Group)} | {
-        f"data {name}"
-        for name in COMMANDS["data"].commands  # type: ignore[union-attr]
+        f"{group} {name}"
+        for group, command in COMMANDS.items()
+        if isinstance(command, Group)
+        for name in command.commands
     }
     named = set(re.findall(r"`([a-z ]+)`", PAGE))
     assert names - {"serve", "bench"} <= named, "serve reports nothing"

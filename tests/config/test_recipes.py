@@ -112,6 +112,34 @@ def test_dft_has_its_own_learning_rates(recipe: str, rates: tuple[float, float])
     assert (mib.learning_rate, mib.incremental_learning_rate) == (0.01, 0.01 if recipe.startswith("ade") else 0.001)
 
 
+def test_a_method_brings_its_network_and_rates_below_all_recipes() -> None:
+    for method in ("dkd", "ucd+dkd", "dkd+ewf"):
+        config = load_recipe("shapes/4-2/overlapped", {"method": method})
+        assert (config.model.head, config.optim.freeze_norm, config.optim.encoder_rate) == ("sigmoid", True, 0.1)
+        assert config.optim.incremental_learning_rate == 0.03  # the dataset's
+    plain = load_recipe("shapes/4-2/overlapped", {"method": "dkd", "model": {"head": "softmax"}})
+    assert (plain.model.head, plain.optim.encoder_rate) == ("softmax", 0.1)
+    assert load_recipe("shapes/4-2/overlapped", {"method": "ucd"}).model.head == "softmax"
+    assert load_recipe("voc/15-1/overlapped", {"method": "dkd"}).optim.epochs == 60
+    assert load_recipe("voc/small", {"method": "dkd"}).optim.epochs == 4  # a recipe that says so itself
+
+
+def test_methods_that_contradict_each_other_are_refused_until_somebody_decides(tmp_path: Path) -> None:
+    both = {"method": "dft+dkd"}
+    refusal = (
+        r"'dft' and 'dkd' come with different settings: optim.incremental_learning_rate is 0.1 for 'dft' and 0.0025 "
+        r"for 'dkd'; decide with --optim.incremental-learning-rate VALUE"
+    )
+    with pytest.raises(InputError, match=refusal):
+        load_recipe("ade20k/100-50/overlapped", both)
+    decided = {"optim": {"incremental_learning_rate": 0.5}}
+    assert load_recipe("ade20k/100-50/overlapped", {**both, **decided}).optim.incremental_learning_rate == 0.5
+    assert load_recipe("ade20k/100-50/overlapped", {**both, "preset": "scripts"}).optim.epochs == 100
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("protocol: ade20k/100-50/overlapped\nmethod: dft+dkd\noptim: {incremental_learning_rate: 0.5}\n")
+    assert load_recipe(str(mine)).optim.incremental_learning_rate == 0.5
+
+
 def test_published_numbers_of_images() -> None:
     assert published_images("voc/15-1/disjoint", None) == [8437, 378, 299, 420, 500, 548]
     assert published_images("ade20k/100-50/disjoint", ("a",)) == [13452, 6744]

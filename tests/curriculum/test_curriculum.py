@@ -108,7 +108,7 @@ def test_images_per_step_beside_the_published(found: list[int], published: list[
 
 def test_a_new_label_policy_touches_two_files() -> None:
     """Its setting is declared in the configuration and read by the rules; what lies between passes it on unseen."""
-    policies = {"void", "scored_void", "future", "background", "score_on"}
+    policies = {"void", "scored_void", "future", "background", "score_on"}  # has_background also shapes the network
     assert policies <= DataConfig.model_fields.keys()
     source = Path(incseg.__file__).parent
     for path in source.rglob("*.py"):

@@ -190,12 +190,22 @@ def as_one_json_file(lists: Path) -> Path:
     return lists / "all.json"
 
 
+def as_the_partitioned_setting_is_published(lists: Path) -> Path:
+    lines = [[f"/JPEGImages/{name}.jpg /SegmentationClassAug/{name}.png" for name in names] for names in NAMES]
+    (lists / "partitioned.npy").write_text(json.dumps({"imgs_per_cls": {}, "imgs_per_task": dict(enumerate(lines))}))
+    return lists / "partitioned.npy"
+
+
 def without_step_0(lists: Path) -> Path:
     np.save(lists / "train-1.npy", np.array([1, 2, 3, 5]))
     return lists
 
 
-@pytest.mark.parametrize("write", [as_arrays, as_dkd_ships_them, as_json_arrays, as_one_json_file, without_step_0])
+@pytest.mark.parametrize(
+    "write",
+    [as_arrays, as_dkd_ships_them, as_json_arrays, as_one_json_file, as_the_partitioned_setting_is_published,
+     without_step_0],
+)  # fmt: skip
 def test_lists_of_names_and_lists_without_step_0(root: Path, lists: Path, write: Callable[[Path], Path]) -> None:
     assert indices(root, write(lists)) == [[0, 1, 3, 4], [1, 2, 3, 5]]
 
@@ -216,6 +226,8 @@ def test_step_0_cannot_be_left_out_where_no_rule_gives_it(tmp_path: Path, lists:
         ('[["000"], [1, "002"]]', "is not a file of lists"),
         ('[["000"], ["nobody"]]', "lists 'nobody', which is no image of the dataset"),
         ("[[true], [1]]", "is not a file of lists"),
+        ('{"imgs_per_task": {"1": ["000"], "2": ["001"]}}', "is not a file of lists"),
+        ('{"imgs_per_task": 3}', "is not a file of lists"),
     ],
 )
 def test_arrays_that_cannot_be(root: Path, lists: Path, text: str, message: str) -> None:

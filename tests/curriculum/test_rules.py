@@ -9,7 +9,7 @@ from incseg.curriculum.rules import (
     training_images,
     training_table,
 )
-from incseg.protocol import Setting, steps
+from incseg.protocol import Protocol, Setting, steps
 
 # Six images over four foreground classes; background (0) is always shown.
 PRESENCE = [frozenset(ids) for ids in ([0, 1], [0, 2, 3], [0, 3], [0, 1, 4], [0], [0, 3, 4])]
@@ -22,6 +22,7 @@ DEFAULTS = DataConfig()
     [
         (Setting.OVERLAPPED, [[0, 1, 3], [1, 2, 5], [3, 5]]),
         (Setting.DISJOINT, [[0], [1, 2], [3, 5]]),
+        (Setting.SEQUENTIAL, [[0], [1, 2], [3, 5]]),
     ],
 )
 def test_which_images_a_step_sees(setting: Setting, expected: list[list[int]]) -> None:
@@ -45,7 +46,8 @@ def test_a_balanced_partition_by_hand() -> None:
     # 5: class 1 scores 120 (1 - 2/3) + 5/3, class 4 120 + 5/2: step 1.
     # 2: class 2 scores 120 + 4, class 3 120 + 4/3: step 0.
     # 3: class 3 scores 120 + 5/3, class 4 120 (1 - 1/2) + 5/2: step 1.
-    assert images_per_step(presence, two, Setting.DISJOINT, NATURAL, "balanced") == [[0, 1, 2], [3, 5]]
+    for setting in (Setting.DISJOINT, Setting.SEQUENTIAL):
+        assert images_per_step(presence, two, setting, NATURAL, "balanced") == [[0, 1, 2], [3, 5]]
     assert images_per_step(presence, two, Setting.DISJOINT, NATURAL, "plain") == [[1], [0, 2, 3, 5]]
     assert images_per_step(presence, two, Setting.OVERLAPPED, NATURAL, "balanced") == [[0, 1, 2, 5], [0, 2, 3, 5]]
 
@@ -60,6 +62,17 @@ def test_a_balanced_partition_counts_for_the_step_that_got_the_image() -> None:
     assert images_per_step(presence, steps("1-1", 3), Setting.DISJOINT, order, "balanced") == [[2], [0], [1]]
 
 
+def test_a_random_partition_gives_every_image_to_the_step_of_a_class_it_shows() -> None:
+    presence = [frozenset({0, 1 + index % 4, 1 + index // 4 % 4}) for index in range(400)] + [frozenset({0, 255})]
+    one_by_one = images_per_step(presence, steps("1-1", 4), Setting.PARTITIONED, NATURAL)
+    assert sorted(index for indices in one_by_one for index in indices) == list(range(400))
+    assert all(1 + step in presence[index] for step, indices in enumerate(one_by_one) for index in indices)
+    assert all(75 <= len(indices) <= 125 for indices in one_by_one)  # by chance, neither the first nor the rarest
+    backwards = (0, 4, 3, 2, 1)
+    in_twos = images_per_step(presence, steps("2-2", 4), Setting.PARTITIONED, backwards)
+    assert in_twos == [sorted(one_by_one[2] + one_by_one[3]), sorted(one_by_one[0] + one_by_one[1])]
+
+
 def test_scored_images_show_a_class_seen_so_far() -> None:
     first, _, last = steps("2-1", 4)
     assert scored_images(PRESENCE, first, NATURAL, DEFAULTS) == [0, 1, 3]
@@ -70,6 +83,11 @@ def test_scored_images_show_a_class_seen_so_far() -> None:
 def test_only_the_new_classes_are_labelled_in_training() -> None:
     table = training_table(steps("2-1", 4)[1], NATURAL, DEFAULTS)
     assert table[[0, 1, 2, 3, 4, 255]].tolist() == [0, 0, 0, 3, 0, 255]
+
+
+def test_a_sequential_step_labels_the_old_classes_too() -> None:
+    step = Protocol.parse("folder/2-1/sequential").steps(4)[1]
+    assert training_table(step, NATURAL, DEFAULTS)[[0, 1, 2, 3, 4, 255]].tolist() == [0, 1, 2, 3, 0, 255]
 
 
 def test_joint_training_may_keep_the_old_labels() -> None:
@@ -117,3 +135,12 @@ def test_balanced_sampling_shows_every_class_equally_often() -> None:
     assert weights is not None
     assert sum(weights[:3]) == pytest.approx(weights[3])
     assert weights[4] == weights[0]  # nothing to learn there, but it stays among the images
+
+
+@pytest.mark.parametrize("void", ["ignore", "background"])
+def test_data_without_background_has_no_pixel_of_it_but_classes_of_other_steps(void: str) -> None:
+    data = DataConfig.model_validate({"has_background": False, "void": void, "scored_void": void})
+    first, second = steps("2-2", 4)
+    assert training_table(second, NATURAL, data)[[0, 1, 2, 3, 4, 255]].tolist() == [255, 0, 0, 3, 4, 255]
+    assert scoring_table(first, NATURAL, data)[[0, 1, 2, 3, 4, 255]].tolist() == [255, 1, 2, 255, 255, 255]
+    assert scoring_table(second, NATURAL, data)[[0, 1, 2, 3, 4, 255]].tolist() == [255, 1, 2, 3, 4, 255]

@@ -4,7 +4,9 @@ import pytest
 
 from incseg.datasets import open_source
 from incseg.datasets.scan import class_presence
+from incseg.datasets.voc import CLASSES, ORDERS
 from incseg.errors import InputError
+from incseg.protocol import class_order, steps
 
 
 def test_the_layout_is_found_from_above_and_every_class_is_there(voc_tiny: Path) -> None:
@@ -41,3 +43,13 @@ def test_a_missing_list_is_named(tmp_path: Path) -> None:
     root = make_voc(tmp_path, "train.txt", "a\n")
     with pytest.raises(InputError, match=r"train_aug\.txt or trainaug\.txt"):
         open_source("voc", root)
+
+
+def test_every_order_of_plop_has_all_classes_and_learns_the_published_ones_last() -> None:
+    assert list(ORDERS) == [f"plop-{letter}" for letter in "abcdefghijklmnopqrstuvw"]
+    assert len(set(ORDERS.values())) == len(ORDERS)
+    assert all(sorted(order) == list(range(21)) and order[0] == 0 for order in ORDERS.values())
+    later = {"plop-a": [16, 17, 18, 19, 20], "plop-b": [17, 3, 6, 18, 10], "plop-w": [3, 15, 6, 5, 17]}
+    for name, learnt in later.items():
+        order = class_order(CLASSES, [name], ORDERS)
+        assert [order[channel] for step in steps("15-1", 20)[1:] for channel in step.new] == learnt

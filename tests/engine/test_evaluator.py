@@ -76,7 +76,7 @@ def test_scores_of_whole_images_by_hand(
     (scored,) = plan.scored_images(step)
     loader = whole_loader(scored, batch_size=2, workers=0)
     confusion = score(cast(Segmenter, SeesRoad()), loader, torch.arange(step.num_classes), torch.device("cpu"))
-    entry = step_entry(step, plan.classes[:14], 1, confusion)
+    entry = step_entry(step, plan.classes[:14], 1, confusion.expand(1, 2, -1, -1))
     assert entry["iou"]["road"] == road
     assert entry["iou"]["sky"] == 0
     assert entry["iou"]["wall"] is None  # nowhere to be seen

@@ -169,7 +169,8 @@ def test_settings_follow_from_the_data_and_the_models_past(tiny_model: Model, fo
     assert config.data.crop_size == 96
     assert config.optim.incremental_learning_rate == pytest.approx(0.005)
     assert config.model.encoder == "test_resnet"
-    assert config.settings == {"mib": {"keep_background": True}}
+    assert config.settings == {"mib": {"trust_labels": True}}
+    assert (config.optim.freeze_norm, config.optim.encoder_rate) == (True, 0.1)
     past = Model(tiny_model.segmenter, tiny_model.classes, [{"crop_size": 64, "learning_rate": 0.3}])
     config = choose_settings(past, source, new, "ft", 1, None, {"optim": {"batch_size": 1}, "ft": {}})
     assert (config.data.crop_size, config.optim.learning_rate) == (64, 0.3)
@@ -321,17 +322,18 @@ def test_without_statistics_it_trains_and_says_what_would_be_faster(
     assert not (tmp_path / "other").exists()
 
 
-def test_a_model_with_a_sigmoid_head_is_trained_by_a_method_that_can(
-    folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("head", "method"), [("sigmoid", "ucd"), ("branched", "ssul")])
+def test_a_model_with_another_head_is_trained_by_a_method_that_can(
+    head: str, method: str, folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    segmenter = decided(Segmenter(SMALL.model_copy(update={"head": "sigmoid"}), [3, 2]))
+    segmenter = decided(Segmenter(SMALL.model_copy(update={"head": head}), [3, 2]))
     given, new = Model(segmenter, CLASSES).save(tmp_path / "given.safetensors"), folder("new", "ring")
     assert run("extend", given, "--data", new, "--out", tmp_path / "out", *DOTTED) == 0
-    assert "so it is trained (ucd)" in capsys.readouterr().out
-    assert open_model(tmp_path / "out").segmenter.classifier.kind == "sigmoid"
+    assert f"so it is trained ({method})" in capsys.readouterr().out
+    assert open_model(tmp_path / "out").segmenter.classifier.kind == head
     assert open_model(tmp_path / "out").segmenter.classifier.head_sizes == [3, 2, 1]
     assert run("extend", given, "--data", new, "--method", "plop", "--out", tmp_path / "other", *DOTTED) == 2
-    assert "'plop' needs a softmax head, and this network has a sigmoid head" in capsys.readouterr().err
+    assert f"'plop' needs a softmax head, and this network has a {head} head" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
 
 

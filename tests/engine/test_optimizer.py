@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from incseg.config import OptimConfig
-from incseg.engine.optimizer import build_optimizer, freeze_norm, freeze_unused
+from incseg.engine.optimizer import build_optimizer, freeze_by_rate, freeze_norm, freeze_unused, set_learning_rate
+from incseg.errors import InputError
 from incseg.models import Architecture, Segmenter
 
 
@@ -30,6 +31,44 @@ def test_the_learning_rate_falls_as_a_power_from_a_start_per_step() -> None:
     assert optim.learning_rate_at(0, 0.5) == pytest.approx(0.01 * 0.5**0.9)
 
 
+def small(*head_sizes: int) -> Segmenter:
+    return Segmenter(Architecture(encoder="test_resnet", decoder_options={"decoder_channels": 8}), head_sizes)
+
+
+def test_after_step_0_each_part_of_the_network_learns_at_its_own_rate() -> None:
+    optim = OptimConfig(encoder_rate=0.1, decoder_rate=2, old_heads_rate=0, new_heads_rate=10, momentum=0)
+    rates = {"encoder.": 0.1, "decoder.": 2, "classifier.heads.0.": 0, "classifier.heads.1.": 10}
+    for step, expected in ((0, dict.fromkeys(rates, 1)), (1, rates)):
+        segmenter = small(3, 2).double()
+        before = {name: parameter.detach().clone() for name, parameter in segmenter.named_parameters()}
+        freeze_by_rate(segmenter, optim, step)
+        optimizer = build_optimizer(segmenter, optim, step=step)
+        set_learning_rate(optimizer.param_groups, 0.5)
+        for parameter in segmenter.parameters():
+            parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
+        optimizer.step()
+        for name, parameter in segmenter.named_parameters():
+            rate = next(factor for prefix, factor in expected.items() if name.startswith(prefix))
+            decayed = 1 + optim.weight_decay * before[name]
+            torch.testing.assert_close(parameter.detach(), before[name] - 0.5 * rate * decayed)
+
+
+def test_equal_rates_are_one_group_and_nothing_to_train_is_refused() -> None:
+    segmenter = small(3, 2)
+    assert len(build_optimizer(segmenter, OptimConfig(), step=1).param_groups) == 1
+    frozen = OptimConfig(encoder_rate=0, decoder_rate=0, old_heads_rate=0, new_heads_rate=0)
+    freeze_by_rate(segmenter, frozen, 1)
+    with pytest.raises(InputError, match="step 1 has nothing to train"):
+        build_optimizer(segmenter, frozen, step=1)
+
+
+def test_the_stable_curvature_is_that_of_the_fastest_parameters_a_penalty_holds() -> None:
+    plain = OptimConfig()
+    assert OptimConfig(new_heads_rate=10).stable_curvature(1) == plain.stable_curvature(1)
+    assert OptimConfig(old_heads_rate=4).stable_curvature(1) == plain.stable_curvature(1) / 4
+    assert OptimConfig(old_heads_rate=4).stable_curvature(0) == plain.stable_curvature(0)
+
+
 def names_of_frozen(segmenter: Segmenter) -> set[str]:
     return {name for name, parameter in segmenter.named_parameters() if not parameter.requires_grad}
 
@@ -47,7 +86,7 @@ def test_only_parameters_without_influence_are_frozen_and_nothing_else_changes()
 
 
 def test_what_a_method_froze_or_added_stays_as_it_is() -> None:
-    segmenter = Segmenter(Architecture(encoder="test_resnet", decoder_options={"decoder_channels": 8}), [3])
+    segmenter = small(3)
     segmenter.add_module("helper", nn.Linear(2, 2))  # trained beside the network, by the method itself
     segmenter.encoder.requires_grad_(False)
     freeze_unused(segmenter, 64, with_stages=True)
@@ -58,7 +97,7 @@ def test_what_a_method_froze_or_added_stays_as_it_is() -> None:
 
 
 def test_a_stage_that_only_a_loss_looks_at_is_trained() -> None:
-    segmenter = Segmenter(Architecture(encoder="test_resnet", decoder_options={"decoder_channels": 8}), [3])
+    segmenter = small(3)
     encoder = segmenter.encoder
 
     class WithBranch(nn.Module):

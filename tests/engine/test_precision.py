@@ -13,8 +13,10 @@ from lightning.fabric.plugins import MixedPrecision
 from incseg.config import EngineConfig, RunConfig, from_yaml
 from incseg.engine import precision
 from incseg.engine.assembly import train
-from incseg.engine.precision import lower_scale, precision_here, unscale
+from incseg.engine.checkpoint import Checkpoint
+from incseg.engine.precision import load_scale, lower_scale, precision_here, scale_state, unscale
 from incseg.errors import InputError
+from incseg.run_folder import RunFolder
 
 MakeConfig = Callable[..., RunConfig]
 
@@ -57,9 +59,34 @@ def test_a_run_states_what_auto_was_and_is_not_resumed_in_another(
         train(config, tmp_path)
 
 
+def with_scale(scale: float) -> tuple[Fabric, torch.amp.GradScaler]:
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=2)
+    return Fabric(accelerator="cpu", plugins=MixedPrecision("16-mixed", "cpu", scaler)), scaler
+
+
+def updated(fabric: Fabric, scaler: torch.amp.GradScaler) -> float:
+    """The scale after one more iteration with a finite gradient."""
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    scaler.scale(weight.sum()).backward()
+    unscale(fabric, optimizer)
+    scaler.update()
+    return scaler.get_scale()
+
+
+def test_a_resumed_run_has_the_loss_scale_with_which_it_stopped(tmp_path: Path) -> None:
+    fabric, scaler = with_scale(1024.0)
+    assert updated(fabric, scaler) == 1024.0
+    Checkpoint(0, 1, {}, {}, {}, scale=scale_state(fabric)).save(RunFolder(tmp_path))
+    saved = Checkpoint.load(RunFolder(tmp_path), step=0)
+    assert saved is not None
+    resumed, resumed_scaler = with_scale(8.0)
+    load_scale(resumed, saved.scale)
+    assert updated(resumed, resumed_scaler) == updated(fabric, scaler) == 2048.0, "the second finite one in a row"
+
+
 def test_gradients_are_unscaled_before_they_are_looked_at() -> None:
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    fabric = Fabric(accelerator="cpu", plugins=MixedPrecision("16-mixed", "cpu", scaler))
+    fabric, scaler = with_scale(1024.0)
     layer = torch.nn.Linear(2, 1, bias=False)
     model, optimizer = fabric.setup(layer, torch.optim.SGD(layer.parameters(), lr=1.0))
     before = layer.weight.detach().clone()
@@ -84,3 +111,5 @@ def test_without_a_scale_nothing_is_done() -> None:
     weight.grad = torch.full((1,), math.nan)
     unscale(fabric, torch.optim.SGD([weight], lr=1.0))
     assert not lower_scale(fabric)
+    load_scale(fabric, {"scale": 2.0})
+    assert scale_state(fabric) == {}

@@ -6,7 +6,9 @@ from torch import Tensor
 
 import reference
 from incseg.losses import (
+    decomposed_logits,
     feature_distillation,
+    label_guided_distillation,
     local_pod,
     merge_new_into_background,
     output_distillation,
@@ -36,12 +38,12 @@ def test_equals_its_definition(new: int) -> None:
 
 
 @pytest.mark.parametrize("new", [0, 1, 3])
-def test_background_is_not_shared_where_no_new_class_can_be(new: int) -> None:
+def test_labels_tell_where_background_is_not_shared_and_what_is_not_distilled(new: int) -> None:
     student, teacher = example(new)
-    known = torch.tensor([True, False, True, True, False, False] * 2).view(2, 2, 3)
-    expected = reference.unbiased_distillation(pixels(student), pixels(teacher), known.flatten().tolist())
-    assert float(unbiased_distillation(student, teacher, known)) == pytest.approx(expected, rel=1e-12)
-    everywhere = unbiased_distillation(student, teacher, torch.ones_like(known))
+    labels = torch.tensor([0, 255, 1, 3 + new, 0, min(new, 1) * 4] * 2).view(2, 2, 3)
+    expected = reference.unbiased_distillation(pixels(student), pixels(teacher), labels.flatten().tolist())
+    assert float(unbiased_distillation(student, teacher, labels)) == pytest.approx(expected, rel=1e-12)
+    everywhere = unbiased_distillation(student, teacher, torch.zeros_like(labels))
     plain = -(teacher.softmax(1) * student.log_softmax(1)[:, :4]).mean()
     torch.testing.assert_close(everywhere, plain, rtol=1e-12, atol=0)
 
@@ -100,6 +102,35 @@ def test_distillation_of_the_old_classes_alone(
     assert teacher.grad is None
     assert student.grad is not None
     assert student.grad[:, 4:].abs().sum() == 0
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_decomposed_logits_add_up_and_equal_their_definition(signed: bool) -> None:
+    generator = torch.Generator().manual_seed(5)
+    features = torch.randn(2, 6, 3, 2, dtype=torch.float64, generator=generator)
+    features = features if signed else features.clamp_min(0)
+    weight = torch.randn(4, 6, 1, 1, dtype=torch.float64, generator=generator)
+    found = decomposed_logits(features, weight)
+    torch.testing.assert_close(sum(found), torch.nn.functional.conv2d(features, weight))
+    for index, feature in enumerate(pixels(features)):
+        expected = reference.decomposed_logits(feature, weight.flatten(1).tolist())
+        assert [pixels(part)[index] for part in found] == [pytest.approx(side) for side in expected]
+    if not signed:  # the authors' form
+        torch.testing.assert_close(found[0], torch.nn.functional.conv2d(features, weight.clamp_min(0)))
+
+
+@pytest.mark.parametrize("new", [0, 2])
+def test_label_guided_distillation_gives_background_to_labelled_new_classes(new: int) -> None:
+    student, teacher = example(new)
+    labels = torch.tensor([0, 4, 5, 255, 2, 4] if new else [0, 1, 2, 255, 2, 3]).repeat(2).view(2, 2, 3)
+    expected = reference.label_guided_distillation(pixels(student), pixels(teacher), labels.flatten().tolist())
+    assert float(label_guided_distillation(student, teacher, labels)) == pytest.approx(expected, rel=1e-12)
+    assert float(label_guided_distillation(student[:0], teacher[:0], labels[:0])) == 0
+    student.requires_grad_()
+    teacher.requires_grad_()
+    assert torch.autograd.gradcheck(lambda z: label_guided_distillation(z, teacher.detach(), labels), student)
+    label_guided_distillation(student, teacher, labels).backward()
+    assert teacher.grad is None
 
 
 def test_law_without_new_classes_unbiased_and_plain_distillation_agree() -> None:

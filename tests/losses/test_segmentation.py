@@ -4,6 +4,7 @@ from torch import Tensor
 
 import reference
 from incseg.losses import (
+    CoarseLogits,
     balanced_cross_entropy,
     binary_cross_entropy,
     class_counts,
@@ -32,11 +33,14 @@ def test_cross_entropy_equals_its_definition() -> None:
 
 
 @pytest.mark.parametrize("classes", [None, (1, 2, 3, 4), (3, 4), ()])
-def test_binary_cross_entropy_equals_its_definition(classes: tuple[int, ...] | None) -> None:
+@pytest.mark.parametrize("positive", [1.0, 4.0])
+def test_binary_cross_entropy_equals_its_definition(positive: float, classes: tuple[int, ...] | None) -> None:
     logits, labels = example()
     asked = range(5) if classes is None else classes
-    expected = reference.binary_cross_entropy(pixels(logits), labels.flatten().tolist(), asked)
-    assert float(binary_cross_entropy(logits, labels, classes)) == pytest.approx(expected, rel=1e-12)
+    expected = reference.binary_cross_entropy(pixels(logits), labels.flatten().tolist(), asked, positive)
+    for scores in (logits, CoarseLogits(logits, (labels.shape[1], labels.shape[2]))):
+        found = binary_cross_entropy(scores, labels, classes, positive_weight=positive)
+        assert float(found) == pytest.approx(expected, rel=1e-12)
     assert float(binary_cross_entropy(logits, torch.full_like(labels, 255), classes)) == 0
     logits.requires_grad_()
     assert torch.autograd.gradcheck(lambda z: binary_cross_entropy(z, labels, classes), logits)

@@ -1,6 +1,7 @@
 """UCD on maps: which pixels are anchors and contrast. Each row of the paper's ablations is a method or a setting."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -213,3 +214,20 @@ def test_the_first_head_is_frozen_after_step_0_or_from_the_start(
         assert trained == [step.index not in frozen_at, True][: step.index + 1]
         teacher = copy.deepcopy(student)
         student.trained_head.grow(2)
+
+
+def test_where_every_old_class_is_labelled_the_ground_truth_is_the_extended_map() -> None:
+    """Background is then background: no anchor, whatever the teacher calls it, and no target of the cross-entropy."""
+    step = replace(SECOND, labelled_old=SECOND.old, complete=True)
+    view = make_view(step)
+    truth = view.labels[:, 8::16, 8::16].flatten().tolist()
+    anchors = [-1 if y in (0, 255) else y for y in truth]
+    contrast = [y if y in step.old else -1 for y in anchors]
+    assert view.teacher is not None
+    expected = reference.contrastive_distillation(
+        pixels(view.student), anchors, pixels(view.teacher), contrast, None, None, 0.07, "negatives"
+    )
+    part = ContrastiveDistillation(weight=1.0, uncertainty=False)
+    assert part.losses(view)["contrast"].item() == pytest.approx(expected, rel=1e-6)
+    method = methods.parse("ucd")
+    assert torch.equal(method.view(view.batch, view.student, view.teacher, step).targets, view.labels)

@@ -10,6 +10,7 @@ import torch
 import reference
 from incseg import methods
 from incseg.batch import Batch, Outputs, View
+from incseg.config import HeadKind
 from incseg.errors import InputError
 from incseg.protocol import Step, steps
 
@@ -64,28 +65,29 @@ def test_a_sigmoid_is_asked_about_the_classes_that_the_targets_tell(
     assert float(method.losses(view)["segmentation"]) == pytest.approx(expected, rel=1e-9)
 
 
-def working_with_sigmoids() -> list[str]:
+def working_with(head: HeadKind) -> list[str]:
     found = []
     for name in methods.method_names():
         try:
-            methods.require_head(methods.parse(name), "sigmoid")
+            methods.require_head(methods.parse(name), head)
         except InputError as error:
+            needed = {"dkd": "sigmoid", "star": "sigmoid", "ssul": "branched"}.get(name, "softmax")
             sentence = str(error)
-            assert sentence.startswith(
-                f"'{name}' needs a softmax head, and this network has a sigmoid head (model.head)"
-            )
+            assert sentence.startswith(f"'{name}' needs a {needed} head, and this network has a {head} head")
         else:
             found.append(name)
     return found
 
 
-def test_methods_that_need_a_softmax_are_refused_with_the_names_of_those_that_do_not() -> None:
-    for name in methods.method_names():
-        methods.require_head(methods.parse(name), "softmax")
-    working = working_with_sigmoids()
+def test_methods_that_need_another_head_are_refused_with_the_names_of_those_that_do_not() -> None:
+    not_softmax = set(methods.method_names()) - set(working_with("softmax"))
+    working = working_with("sigmoid")
+    assert not_softmax == {"dkd", "star", "ssul"}
+    assert {"dkd", "star"} < set(working)
     assert {"ft", "joint", "analytic", "ucd", "dft", "ewf"} <= set(working)
     assert not {"mib", "plop", "sdr", "lwf", "lwf-mc", "ilt", "emseg", "recall"} & set(working)
     with pytest.raises(InputError, match=rf"'mib' needs .* use {', '.join(working)}, or sums of these\."):
         methods.require_head(methods.parse("ucd+mib"), "sigmoid")
-    row = next(line for line in (DOCS / "methods.md").read_text().splitlines() if line.startswith("| `sigmoid`"))
-    assert re.findall(r"`([\w-]+)`", row.split("|")[-2]) == working
+    for head, names in (("softmax", sorted(not_softmax)), ("sigmoid", working)):
+        row = next(line for line in (DOCS / "methods.md").read_text().splitlines() if line.startswith(f"| `{head}`"))
+        assert re.findall(r"`([\w-]+)`", row.split("|")[-2]) == names

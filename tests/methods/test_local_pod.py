@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from incseg.batch import Batch, Outputs, View
 from incseg.losses import cross_entropy, pod_distance
 from incseg.methods.local_pod import LocalPod, PseudoLabelCrossEntropy
 from incseg.models import Architecture, Segmenter
-from incseg.protocol import steps
+from incseg.protocol import domain_steps, steps
 from samples import context
 
 FIRST, SECOND = steps("2-2", 4)
@@ -68,6 +69,11 @@ def test_pod_compares_four_stages_the_embedding_and_the_logits() -> None:
     expected = sum(0.01 * pod_distance(a, b) for a, b in pairs) + 0.0005 * pod_distance(logits, teacher.logits)
     loss = LocalPod().losses(view)["pod"]
     torch.testing.assert_close(loss, math.sqrt(5 / 2) * expected / 6)
+    by_domain = replace(view, step=domain_steps("1-1", 4, 2)[1], teacher=teacher._replace(logits=student.logits + 1))
+    expected = sum(0.01 * pod_distance(a, b) for a, b in pairs) + 0.0005 * pod_distance(
+        student.logits, student.logits + 1
+    )
+    torch.testing.assert_close(LocalPod().losses(by_domain)["pod"], expected / 6)  # no new class: no factor
 
 
 def test_thresholds_are_the_medians_of_what_the_teacher_names_on_background() -> None:
@@ -130,3 +136,13 @@ def test_with_ucd_the_extended_map_still_comes_from_the_ground_truth() -> None:
         method.losses(relabelled)["contrast"],
         alone.losses(alone.view(view.batch, view.student, view.teacher, SECOND))["contrast"],
     )
+
+
+def test_nothing_is_pseudo_labelled_where_every_old_class_is_labelled() -> None:
+    view, step = make_view(), replace(SECOND, labelled_old=SECOND.old, complete=True)
+    method = methods.Method("plop", (PseudoLabelCrossEntropy(),))
+    network = Segmenter(Architecture(encoder="test_resnet", decoder_options={"decoder_channels": 8}), [3])
+    method.begin(context(step, network, network))
+    assert method.memory() == {}
+    seen = method.view(view.batch, view.student, view.teacher, step)
+    torch.testing.assert_close(method.losses(seen)["segmentation"], cross_entropy(seen.student_logits, seen.labels))

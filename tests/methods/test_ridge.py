@@ -71,6 +71,24 @@ def test_a_run_of_two_steps_puts_the_solved_head_on_the_network() -> None:
     assert statistics.num_classes == 4
 
 
+def test_with_complete_labels_the_cut_into_steps_does_not_matter() -> None:
+    """The same images in one step or in two give one head, if their labels name the old classes too."""
+    heads = []
+    together = images(0, (0, 1, 2), 4)
+    one = Batch(together.images[:2], together.labels[:2])
+    rest = Batch(together.images[2:], together.labels[2:])
+    for parts in ([together], [one, rest]):
+        network, part = student(), ClosedForm(width=40, fit=Fit(balance=0))
+        for index, batch in enumerate(parts):
+            old = (1, 2) if index else ()
+            step = Step(index, old=old, new=() if index else (1, 2), labelled_old=old, complete=True)
+            part.end(of(step, network, batch, []))
+        assert isinstance(network.classifier, ClosedFormHead)
+        assert network.classifier.head_sizes == [3]
+        heads.append(network.classifier.weight)
+    torch.testing.assert_close(*heads)
+
+
 def test_a_class_that_no_cell_shows_is_named() -> None:
     said, batch = list[str](), images(0, (0, 1))
     batch.labels[:, 0, 0] = 2  # in a corner of a cell, never at its centre

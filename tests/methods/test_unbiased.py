@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import torch
 
 from incseg import methods
 from incseg.batch import Batch, Outputs, View
-from incseg.losses import unbiased_cross_entropy, unbiased_distillation
+from incseg.losses import cross_entropy, unbiased_cross_entropy, unbiased_distillation
 from incseg.protocol import Step
 
 
@@ -17,9 +19,9 @@ def view(step: Step) -> View:
 STEP = Step(1, old=(1, 2), new=(3, 4))
 
 
-def test_background_is_kept_where_it_is_labelled_if_that_is_wished() -> None:
+def test_labels_are_trusted_if_that_is_wished() -> None:
     seen = view(STEP)
-    for settings, known in (({}, None), ({"keep_background": True}, seen.labels == 0)):
+    for settings, known in (({}, None), ({"trust_labels": True}, seen.labels)):
         terms = methods.parse("mib", {"mib": settings}).losses(seen)
         expected = 10 * unbiased_distillation(seen.student_logits, seen.teacher_logits, known)
         torch.testing.assert_close(terms["distillation"], expected)
@@ -31,3 +33,11 @@ def test_a_labelled_old_class_is_background_as_in_the_release_unless_the_step_la
         found = methods.parse("mib").losses(seen)["segmentation"]
         as_itself = unbiased_cross_entropy(seen.student_logits, seen.labels, old_classes=3, learn_labelled_old=True)
         assert torch.equal(found, as_itself) is learns
+
+
+def test_background_hides_no_old_class_where_all_are_labelled() -> None:
+    seen = view(replace(STEP, labelled_old=STEP.old, complete=True))
+    terms = methods.parse("mib").losses(seen)
+    torch.testing.assert_close(terms["segmentation"], cross_entropy(seen.student_logits, seen.labels))
+    expected = 10 * unbiased_distillation(seen.student_logits, seen.teacher_logits)  # the teacher's may be a new one
+    torch.testing.assert_close(terms["distillation"], expected)

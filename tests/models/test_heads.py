@@ -3,19 +3,21 @@ import torch
 from torch import nn
 
 import reference
+from incseg.models.branched import BranchedHead
 from incseg.models.closed_form import ClosedFormHead, FeatureLayout
 from incseg.models.heads import Head, SigmoidHead, SoftmaxHead, TrainedHead
 
-TRAINED = [SoftmaxHead, SigmoidHead]
+TRAINED = [SoftmaxHead, SigmoidHead, BranchedHead]
 
 
 @pytest.mark.parametrize("kind", TRAINED)
 def test_it_grows_by_one_head_per_step_and_keeps_what_was_there(kind: type[TrainedHead]) -> None:
-    classifier = kind(8, [4])
+    classifier = kind(8, [4]).eval()
     embedding = torch.randn(2, 8, 3, 3)
     before = classifier(embedding)
     classifier.grow(2)
     classifier.grow(1)
+    classifier.eval()
     assert classifier.head_sizes == [4, 2, 1]
     assert classifier(embedding).shape == (2, 7, 3, 3)
     assert torch.equal(classifier(embedding)[:, :4], before)
@@ -95,7 +97,7 @@ def test_logits_are_in_float32_under_mixed_precision(kind: type[TrainedHead]) ->
 SOLVED = ClosedFormHead(FeatureLayout(channels=(8,), strides=(16,), width=5), [2, 1])
 
 
-@pytest.mark.parametrize("head", [SoftmaxHead(8, [2, 1]), SigmoidHead(8, [2, 1]), SOLVED])
+@pytest.mark.parametrize("head", [SoftmaxHead(8, [2, 1]), SigmoidHead(8, [2, 1]), BranchedHead(8, [2, 1]), SOLVED])
 def test_probabilities_sum_to_one_and_keep_the_order_of_the_scores(head: Head) -> None:
     scores = torch.tensor([[0.9, 0.2, -0.3], [0.1, 0.3, 0.2]])[:, :, None, None].expand(2, 3, 4, 5)
     probabilities = head.probabilities(scores)

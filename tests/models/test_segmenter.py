@@ -1,7 +1,10 @@
+import copy
+
 import pytest
 import torch
 from timm.layers.norm_act import convert_sync_batchnorm
 
+from conftest import coloured_patches, decided
 from incseg.errors import InputError
 from incseg.models import Architecture, Segmenter
 
@@ -73,3 +76,22 @@ def test_normalisation_is_that_of_the_encoders_weights() -> None:
 def test_what_cannot_be_built_is_said(changes: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Segmenter(Architecture.model_validate(changes), [2])
+
+
+@pytest.mark.parametrize("head", ["softmax", "sigmoid"])
+def test_a_network_that_never_predicts_background_ranks_the_classes_as_before(head: str) -> None:
+    torch.manual_seed(0)
+    usual = decided(Segmenter(SMALL.model_copy(update={"head": head}), [3, 1]))
+    if head == "sigmoid":
+        usual.get_parameter("classifier.heads.0.bias").data.fill_(-100)
+        usual.get_parameter("classifier.heads.1.bias").data.fill_(-100)
+    never = copy.copy(usual)
+    never.architecture = usual.architecture.model_copy(update={"never_background": True})
+    batch = coloured_patches(2, 3, 50, 75)
+    expected, found = usual.segment(batch), never.segment(batch)
+    torch.testing.assert_close(found[:, 1:], expected[:, 1:])
+    assert (expected.argmax(dim=1) == 0).any()
+    assert torch.equal(found.argmax(dim=1), 1 + expected[:, 1:].argmax(dim=1))
+    assert found.softmax(dim=1)[:, 0].max() < 1e-12
+    batch = batch[..., :32, :64]
+    assert torch.equal(never(batch).logits, usual(batch).logits)  # a teacher's background is as it was

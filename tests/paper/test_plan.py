@@ -8,7 +8,7 @@ from incseg.engine.precision import with_precision
 from incseg.errors import InputError
 from incseg.paper import read_tables
 from incseg.paper.plan import Plan, make_plan
-from incseg.paper.planned_run import Settings
+from incseg.study.planned_run import Settings
 
 
 def commands(plan: Plan) -> list[dict[str, str]]:
@@ -140,9 +140,9 @@ def test_a_part_of_a_protocol_chooses_columns() -> None:
 
 
 def test_data_lies_in_one_folder_or_in_one_per_dataset() -> None:
-    (command,) = commands(make_plan("voc-main", rows=["ft"], columns=["15-5/disjoint"], data_roots=["my data"]))
+    (command,) = commands(make_plan("voc-main", rows=["ft"], columns=["15-5/disjoint"], data_root=["my data"]))
     assert command["--data-root"] == "my data"
-    both = commands(make_plan("ablation-variants", rows=["mib"], data_roots=["voc=A", "ade20k=B"]))
+    both = commands(make_plan("ablation-variants", rows=["mib"], data_root=["voc=A", "ade20k=B"]))
     assert [(c["recipe"].split("/")[0], c["--data-root"]) for c in both] == [("ade20k", "B"), ("voc", "A")]
 
 
@@ -177,7 +177,7 @@ def test_the_second_class_order_is_a_run_of_its_own() -> None:
 
 def test_plugins_are_passed_on_to_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     (run,) = make_plan("voc-main", rows=["ft"], columns=["15-5/disjoint"]).runs
-    monkeypatch.setattr("incseg.paper.planned_run.PLUGINS", [Path("/a b/one.py"), Path("/two.py")])
+    monkeypatch.setattr("incseg.study.planned_run.PLUGINS", [Path("/a b/one.py"), Path("/two.py")])
     words = run.arguments()
     assert [words[i + 1] for i, word in enumerate(words) if word == "--plugin"] == ["/a b/one.py", "/two.py"]
 
@@ -191,9 +191,9 @@ def test_plugins_are_passed_on_to_the_runs(monkeypatch: pytest.MonkeyPatch) -> N
         ({"table": "1", "columns": ["15"]}, "voc-main has no column '15'"),
         ({"table": "1", "out": Path(__file__)}, "is a file"),
         ({"table": "1", "seeds": 0}, "--seeds 0 is not a number"),
-        ({"table": "6", "data_roots": ["A"]}, "write --data-root ade20k=DIR voc=DIR"),
-        ({"table": "1", "data_roots": ["A", "B"]}, "does not say which dataset"),
-        ({"table": "1", "data_roots": ["coco=A"]}, "names 'coco', but the columns are of voc"),
+        ({"table": "6", "data_root": ["A"]}, "write --data-root ade20k=DIR voc=DIR"),
+        ({"table": "1", "data_root": ["A", "B"]}, "does not say which dataset"),
+        ({"table": "1", "data_root": ["coco=A"]}, "names 'coco', but the columns are of voc"),
         (
             {"table": "3", "splits": ["A"]},
             r"--splits A fits 3 of the columns.* --splits ade20k/100-50/disjoint=DIR",

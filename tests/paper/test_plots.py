@@ -18,7 +18,9 @@ def finished(plan: Plan) -> Plan:
         def iou(step: int, _: int, level: float = level) -> float:
             return level - 0.02 * step
 
-        write_result(run.folder, run.protocol, run.row.method, iou, seed=run.seed, overrides=dict(run.row.settings))
+        write_result(
+            run.folder, run.config.protocol, run.row.method, iou, seed=run.seed, overrides=dict(run.row.settings)
+        )
     return plan
 
 

@@ -5,41 +5,17 @@ import json
 import re
 import shutil
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from command_line import InThisProcess
 from incseg import cli
 
 QUICK = ["--model.encoder", "test_resnet", "--model.decoder", "deeplabv3plus", "--model.weights", "none",
          "--data.crop-size", "64", "--data.workers", "0", "--optim.epochs", "1", "--optim.batch-size", "8",
          "--engine.accelerator", "cpu", "--engine.pictures", "0"]  # fmt: skip
-
-
-@dataclass
-class InThisProcess:
-    """Stands in for the processes of the runs: the same command lines, without starting Python anew."""
-
-    commands: list[list[str]] = field(default_factory=list)
-
-    def __call__(self, command: Sequence[str]) -> int:
-        assert list(command[1:3]) == ["-m", "incseg"]
-        self.commands.append(list(command[3:]))
-        return cli.main(list(command[3:]))
-
-    def folders(self) -> list[str]:
-        return [Path(command[command.index("--out") + 1]).name for command in self.commands]
-
-
-@pytest.fixture
-def processes(monkeypatch: pytest.MonkeyPatch) -> InThisProcess:
-    runner = InThisProcess()
-    monkeypatch.setattr("incseg.paper.reproduce.run_child", runner)
-    monkeypatch.setenv("COLUMNS", "160")
-    return runner
 
 
 def all_with_background(folder: Path) -> float:

@@ -14,7 +14,7 @@ import tyro
 
 import incseg
 from incseg import registry
-from incseg.cli import bench, data, deploy, extending, listing, train
+from incseg.cli import bench, data, deploy, extending, listing, records, studies, train
 from incseg.cli.arguments import is_setting, read_arguments, settings_shown, show_help
 from incseg.cli.everywhere import Everywhere, take_everywhere
 from incseg.console import Console, as_json, for_programs, is_rank_zero, quietly
@@ -33,11 +33,16 @@ class Group:
 
 
 COMMANDS: dict[str, Command | Group] = {
-    "demo": train.demo,
+    "demo": studies.demo,
     "train": train.train,
     "eval": train.evaluate,
     "report": train.report,
-    "reproduce": train.reproduce,
+    "compare": studies.compare,
+    "reproduce": studies.reproduce,
+    "results": Group(
+        "Keep the results of runs as records, and make pages from them: incseg results collect, leaderboard, page.",
+        {"collect": records.collect, "leaderboard": records.leaderboard, "page": records.page},
+    ),
     "extend": extending.extend,
     "memory": extending.memory,
     "statistics": extending.statistics,
@@ -61,7 +66,7 @@ Every command also takes --plugin FILE, as often as needed: a Python file that r
 --quiet, to print results and warnings only; --json, to print one JSON document for a program and everything for people
 on stderr; and --progress json, for progress and messages as JSON, one per line, on stderr.
 'incseg COMMAND --help' explains a command, 'incseg --version' prints the version."""
-RESUMABLE = ("demo", "train", "extend", "reproduce")
+RESUMABLE = ("demo", "train", "extend", "compare", "reproduce")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -65,7 +65,10 @@ def split(
     publish(**described)
     console = Console()
     for step in described["steps"]:
-        console.say(f"step {step['step']}: {len(step['images'])} images, classes {', '.join(step['classes'])}")
+        brought = (
+            f"domains {', '.join(step['domains'])}" if "domains" in step else f"classes {', '.join(step['classes'])}"
+        )
+        console.say(f"step {step['step']}: {len(step['images'])} images, {brought}")
     if out is not None:
         with replacing(out) as temporary:
             temporary.write_text(json.dumps(described, indent=1, ensure_ascii=False), encoding="utf-8")

@@ -71,7 +71,8 @@ def extend(
             known ones may be among them).
         out: folder of the result.
         method: a method or a sum of methods; 'incseg list methods' shows them. By default analytic, in closed form, if
-            the model carries statistics; if not, mib+ucd, trained (ucd if the model's head is sigmoid).
+            the model carries statistics; if not, mib+ucd, trained (ucd if the model's head is sigmoid,
+            ssul if it is branched).
         validation: folder like --data, with labels of old or new classes to measure the model on (default: only the
             new classes are measured).
         replay: folder like --data with old images and their labels, if some are left: half of every batch is taken

@@ -1,4 +1,4 @@
-"""Training and what comes of it: ``incseg demo``, ``train``, ``eval``, ``report``, ``reproduce``."""
+"""Training and what comes of it: ``incseg train``, ``eval``, ``report``."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,40 +12,10 @@ from incseg.config import RESCORING, Layer, from_yaml, load_recipe, merge, recip
 from incseg.console import Console, is_rank_zero, publish
 from incseg.engine.admission import check_rescoring
 from incseg.errors import InputError
-from incseg.files import replacing, usable_file, usable_folder
+from incseg.files import replacing, usable_file
 from incseg.run_folder import RunFolder
 
 RunPath = Annotated[Path, tyro.conf.arg(metavar="RUN")]
-
-
-def demo(out: Path = Path("runs/demo"), seed: int = DEFAULT.seed) -> None:
-    """See incremental learning on embedded data: three methods and the upper reference, a table and a report.
-
-    Learns four kinds of shapes, then two more, then two more, with plain fine-tuning (ft), MiB (mib), MiB with UCD
-    (mib+ucd) and all data at once (joint). Takes a few minutes on two CPU cores; runs that are done are not repeated.
-
-    Args:
-        out: folder for the runs and the report.
-        seed: seed of every random choice.
-    """
-    usable_folder(out)
-    console = Console()
-    folders = run_demo(out, seed, console)
-    show_runs(folders, out / "report.html", console)
-
-
-def run_demo(
-    out: Path, seed: int, console: Console, methods: Sequence[str] = ("ft", "mib", "mib+ucd", "joint")
-) -> list[Path]:
-    """Train every method from one shared step 0, skipping what is finished; returns the folders of the runs."""
-    from incseg.engine import assembly
-
-    folders: list[Path] = []
-    for method in methods:
-        config = load_recipe("demo", {"method": method, "seed": seed})
-        assembly.train(config, out / method, first_step=folders[0] if folders else None, console=console)
-        folders.append(out / method)
-    return folders
 
 
 @takes_settings("")
@@ -162,6 +132,7 @@ def report(
     out: Path = Path("report.html"),
     csv: OptionalFile = None,
     tex: OptionalFile = None,
+    against: Annotated[str | None, tyro.conf.arg(metavar="METHOD", help_behavior_hint="(default: the first)")] = None,
 ) -> None:
     """Compare runs of one protocol: a table here, and tables, curves and pictures on one self-contained page.
 
@@ -172,6 +143,7 @@ def report(
         out: the page to write.
         csv: file for every score of every run, one per line.
         tex: file for the table as LaTeX.
+        against: the method from which the others' differences are taken, seed by seed, as it is named in the table.
     """
     from incseg.report.selection import choose_runs
 
@@ -188,87 +160,27 @@ def report(
     chosen = read_runs(folders)
     texts = {csv: scores_csv(chosen), tex: latex_table(summary_table(chosen))}
     files = {path: text for path, text in texts.items() if path is not None}
-    show_runs(folders, out, console)
+    show_runs(folders, out, console, against)
     for path, text in files.items():
         with replacing(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
         console.say(f"table: {path}")
 
 
-@takes_settings("")
-def reproduce(
-    table: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TABLE")],
-    rows: Names = (),
-    columns: Names = (),
-    seeds: int = 1,
-    out: Path = Path("runs/reproduce"),
-    data_root: Names = (),
-    splits: Names = (),
-    orders: Names = ("a",),
-    dry_run: bool = False,
-    settings: Layer | None = None,
-) -> None:
-    """Reproduce a table of the paper: run what is missing, and show our numbers beside the paper's.
-
-    Settings such as --optim.epochs 1 apply to all runs, so that a small machine can try a table; the result then says
-    where it differs from the published recipe. Run again, it resumes from the last checkpoint.
-
-    Examples: incseg reproduce voc-main --rows mib mib+ucd --columns 15-5 --seeds 3 --data-root DATA/VOC2012;
-    incseg reproduce ablation-temperature --columns voc --dry-run
-
-    Args:
-        table: a name ('incseg list tables' shows them) or the paper's number.
-        rows: some of its rows (default: all).
-        columns: some of its protocols, or parts of their names such as 15-5 or 15-5/disjoint (default: all).
-        seeds: repetitions with different seeds, for a mean and a standard deviation.
-        out: folder for the runs, which all tables share, and for TABLE.csv and the plots.
-        data_root: folder of the dataset; for several datasets voc=DIR ade20k=DIR.
-        splits: folders of published lists of images, by column: 100-50=DIR 100-10=DIR; without, the protocol's rule.
-        orders: class orders to run and to average over; MiB averages the orders a and b of ade20k.
-        dry_run: print the commands, one per line, and run nothing.
-        settings: any of the settings below, by section and name.
-    """
-    from incseg.paper import read_table
-    from incseg.paper.table_choice import check_seeds, choose_blocks, choose_rows
-
-    found = read_table(table)
-    check_seeds(seeds)
-    choose_rows(found, rows)
-    choose_blocks(found, columns)
-    usable_folder(out)
-
-    from incseg.paper.plan import make_plan  # only now: PyTorch takes seconds, a refusal above should not
-    from incseg.paper.reproduce import reproduce_table
-
-    plan = make_plan(
-        table,
-        rows=rows,
-        columns=columns,
-        seeds=seeds,
-        out=out,
-        data_roots=data_root,
-        splits=splits,
-        orders=orders,
-        settings=settings or {},
-    )
-    if dry_run:
-        print("\n".join(plan.commands()))
-        publish(commands=plan.commands())
-    else:
-        reproduce_table(plan, out, Console())
-
-
-def show_runs(folders: Sequence[Path], page: Path, console: Console) -> None:
+def show_runs(folders: Sequence[Path], page: Path, console: Console, against: str | None = None) -> None:
     """Print a table that compares runs, or of a single run also each class, and write their report."""
     from incseg.report.class_table import run_class_table
     from incseg.report.page import write_report
+    from incseg.report.paired import paired_table
     from incseg.report.summary import conventions_table, read_runs, summary_table
 
     runs = read_runs(folders)
     console.show(summary_table(runs))
+    if paired := paired_table(runs, against):
+        console.show(paired)
     console.show(conventions_table(runs))
     if len(runs) == 1:
         console.show(run_class_table(runs[0], elsewhere=str(page)))
-    write_report(folders, page)
+    write_report(folders, page, against)
     console.say(f"report: {page}")
     publish(report=page, runs={str(run.folder): run.result for run in runs})

@@ -19,16 +19,17 @@ RUNTIME_ONLY = {
 }  # fmt: skip
 
 
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """``{"optim": {"epochs": 3}}`` → ``{"optim.epochs": 3}``."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
 def flat_settings(config: RunConfig) -> dict[str, Any]:
     """Every setting that belongs to the experiment, dotted."""
-
-    def flatten(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-        flat: dict[str, Any] = {}
-        for key, value in values.items():
-            flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-        return flat
-
-    everything = flatten(config.model_dump(mode="json"), "")
+    everything = flatten(config.model_dump(mode="json"))
     return {name: value for name, value in everything.items() if name not in RUNTIME_ONLY}
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import yaml
 
 from incseg.checksums import require_intact_text, sealed_text
-from incseg.config.settings import CODE, RunConfig, names_in, validate
+from incseg.config.compare import flatten
+from incseg.config.settings import CODE, RunConfig, as_text, names_in, validate
 from incseg.config.strict_yaml import read_yaml
 from incseg.errors import InputError, closest
 from incseg.protocol import Protocol
@@ -39,8 +40,8 @@ def load_recipe(recipe: str, overrides: Layer | None = None, *, trust: bool = Fa
 
     A recipe is a protocol (``voc/15-5/overlapped``), the name of a published recipe (``demo``), or a YAML file with
     any of the settings of :class:`RunConfig`. Later layers win: the defaults of the settings, the published files
-    ``recipes/defaults.yaml``, ``recipes/DATASET/defaults.yaml`` and the protocol's own, what these say for the method
-    and under the presets asked for (``preset``), the given file, the overrides.
+    ``recipes/defaults.yaml``, ``recipes/DATASET/defaults.yaml`` and the protocol's own, each with what it says for the
+    methods that take part, the presets asked for (``preset``), the given file, the overrides.
 
     The given file may come from anyone, so it may not name code to run, unless ``trust`` says that it may.
     """
@@ -53,12 +54,14 @@ def load_recipe(recipe: str, overrides: Layer | None = None, *, trust: bool = Fa
     if own and protocol == recipe:
         raise InputError(f"{recipe} names no protocol: add a line such as 'protocol: voc/15-5/overlapped'.")
     protocol = str(Protocol.parse(str(protocol)))
-    published = merge(_published_layers(protocol), named)
+    published = [*_published_layers(protocol), named]
     asked = merge(own, overrides)
     presets = _preset_names(asked.pop("preset", ()))
-    method = str(asked.get("method") or published.get("method") or RunConfig.model_fields["method"].default)
-    chosen = _for_method(published, method, presets)
-    return validate(merge(chosen, {**asked, "protocol": protocol}))
+    methods = [str(layer["method"]) for layer in (*published, asked) if layer.get("method")]
+    method = methods[-1] if methods else RunConfig.model_fields["method"].default
+    taking_part = names_in(method)
+    above = merge(_of_presets(published, method, taking_part, presets), {**asked, "protocol": protocol})
+    return validate(merge(_for_methods(published, taking_part, above), above))
 
 
 def _preset_names(given: object) -> list[str]:
@@ -84,25 +87,54 @@ def _refuse_code(file: object, overrides: object, path: str, owner: str = "") ->
         _refuse_code(value, above, path, str(key))
 
 
-def _published_layers(protocol: str) -> dict[str, Any]:
+def _published_layers(protocol: str) -> list[dict[str, Any]]:
     """All that the published files say of a protocol, with what they say under ``methods`` and ``presets``."""
-    merged: dict[str, Any] = {}
-    for name in ("defaults", f"{protocol.split('/', maxsplit=1)[0]}/defaults", protocol):
-        merged = merge(merged, _published(name))
-    return merged
+    dataset = protocol.split("/", maxsplit=1)[0]
+    return [_published(name) for name in ("defaults", f"{dataset}/defaults", protocol)]
 
 
-def _for_method(published: Layer, method: str, presets: Sequence[str]) -> dict[str, Any]:
-    """A recipe's settings, then those for the methods that take part, then those of the presets asked for.
+def _for_methods(published: Sequence[Layer], taking_part: Collection[str], above: Layer) -> dict[str, Any]:
+    """The published settings: those of each file, then those that it has for the methods that take part.
 
-    A published recipe may have settings for methods that this run does not use, which are left out; a preset of which
-    nothing is left is refused, as the user's own settings are.
+    A published recipe may have settings of methods that this run does not use, which are left out.
     """
-    taking_part, available = names_in(method), published.get("presets", {})
-    chosen = {name: value for name, value in published.items() if name not in CONDITIONAL}
-    for name, layer in published.get("methods", {}).items():
-        chosen = merge(chosen, layer) if name in taking_part else chosen
+    chosen: dict[str, Any] = {}
+    for index, layer in enumerate(published):
+        brought = {name: brings for name, brings in layer.get("methods", {}).items() if name in taking_part}
+        _refuse_contradiction(brought, [*(_unconditional(later) for later in published[index + 1 :]), above])
+        for part in (_unconditional(layer), *brought.values()):
+            chosen = merge(chosen, part)
     chosen["settings"] = _settings_of(chosen, taking_part)
+    return chosen
+
+
+def _unconditional(layer: Layer) -> dict[str, Any]:
+    return {name: value for name, value in layer.items() if name not in CONDITIONAL}
+
+
+def _refuse_contradiction(brought: Mapping[str, Layer], above: Sequence[Layer]) -> None:
+    """Refuse two methods of a sum that bring different values of a setting, unless a later layer has one."""
+    decided = {name for layer in above for name in flatten(layer)}
+    found: dict[str, tuple[str, object]] = {}
+    for method, layer in brought.items():
+        for name, value in flatten(layer).items():
+            other, theirs = found.setdefault(name, (method, value))
+            if theirs != value and name not in decided:
+                option = name.removeprefix("settings.").replace("_", "-")
+                raise InputError(
+                    f"'{other}' and '{method}' come with different settings: {name} is {as_text(theirs)} for "
+                    f"'{other}' and {as_text(value)} for '{method}'; decide with --{option} VALUE."
+                )
+
+
+def _of_presets(
+    published: Sequence[Layer], method: str, taking_part: Collection[str], presets: Sequence[str]
+) -> dict[str, Any]:
+    """The settings of the presets asked for; one of which nothing is left for this method is refused."""
+    available: dict[str, Any] = {}
+    for layer in published:
+        available = merge(available, layer.get("presets", {}))
+    chosen: dict[str, Any] = {}
     for name in presets:
         if name not in available:
             raise InputError(f"there is no preset '{name}' here: use {', '.join(available)}.{closest(name, available)}")

@@ -77,7 +77,7 @@ class Section(BaseModel):
         return value
 
 
-HeadKind = Literal["softmax", "sigmoid"]
+HeadKind = Literal["softmax", "sigmoid", "branched"]
 AS_WORDS = {"background": "as background", "ignore": "ignored"}
 
 
@@ -111,10 +111,13 @@ class DataConfig(Section):
     nowhere; auto: on the GPU if they take at most a quarter of its free memory, else nowhere. Crops are the same."""
     class_order: tuple[str, ...] | None = None
     """Foreground class names in the order in which they are learnt, separated by commas, or the name of a published
-    order (for ade20k: a, b or c); none: the dataset's own order."""
+    order (for ade20k: a, b or c; for voc: plop-a to plop-w); none: the dataset's own order."""
     splits: Path | None = None
     """Folder with a list of training images per step (train-0.npy or train-0.txt, …), or a file written by 'incseg data
     split --out'; none: the protocol's rule. Can also be written --splits."""
+    has_background: bool = True
+    """Whether the data has a background, the class of id 0. false: every pixel has a class or is unlabelled. Then
+    id 0 is unlabelled as well, in training and in scoring, whatever void and the others say, and never predicted."""
     void: Literal["ignore", "background"] = "ignore"
     """How unlabelled pixels (255) count in training: ignored (as in the paper), or as background (as MiB on VOC)."""
     scored_void: Literal["ignore", "background"] = "ignore"
@@ -158,6 +161,9 @@ class DataConfig(Section):
     def scored_as(self) -> str:
         """The convention of the scores in words, as it stands under every table; 'N images' follows it."""
         part = "whole images" if self.scoring == "full" else f"the middle square at {self.crop_size} pixels"
+        if not self.has_background:
+            seen = ["only images with a class learnt so far"] if self.score_on == "seen" else []
+            return ", ".join([f"{self.scoring} ({part})", "data without background", *seen])
         words = [f"{self.scoring} ({part})", f"classes to come {AS_WORDS[self.future]}"]
         words += ["unlabelled pixels as background"] if self.scored_void == "background" else []
         words += ["background not scored"] if self.background == "ignore" else []
@@ -183,8 +189,9 @@ class Network(Section):
     decoder_options: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of the decoder by name."""
     head: HeadKind = "softmax"
-    """What the scores of the classifier mean: softmax (classes compete, background among them), or sigmoid (one
-    yes-or-no per class, and background where none says yes, as in DKD and STAR)."""
+    """What the scores of the classifier mean: softmax (classes compete, background among them), sigmoid (one yes-or-no
+    per class, and background where none says yes, as in DKD and STAR), or branched (SSUL's: a branch per step, and a
+    yes-or-no also for background and for what is unknown)."""
     activation: Literal["leaky"] | None = None
     """What takes the place of the encoder's ReLUs: leaky (slope 0.01, as in the code of MiB, PLOP and UCD); none: they
     stay."""
@@ -216,6 +223,20 @@ class OptimConfig(Section):
     """The learning rate falls as (1 − progress)^power within each step."""
     freeze_norm: bool = False
     """Keep batch normalisation as it is in every step after the first: its statistics, scales and shifts."""
+    encoder_rate: float = Field(default=1.0, ge=0)
+    """Factor on the learning rate of the encoder in every step after the first; 0 freezes its weights (and freeze_norm
+    its statistics)."""
+    decoder_rate: float = Field(default=1.0, ge=0)
+    """The same for the decoder."""
+    old_heads_rate: float = Field(default=1.0, ge=0)
+    """The same for the heads of earlier steps, background's among them where it has one."""
+    new_heads_rate: float = Field(default=1.0, ge=0)
+    """The same for the head of the step."""
+
+    LATER_STEPS: ClassVar = (
+        "incremental_learning_rate", "freeze_norm", "encoder_rate", "decoder_rate", "old_heads_rate", "new_heads_rate",
+    )  # fmt: skip
+    """Settings that say nothing of step 0."""
 
     def learning_rate_at(self, step: int, progress: float) -> float:
         """The poly schedule ``lr₀ (1 − progress)^power``; progress runs from 0 to 1 in every step."""
@@ -223,8 +244,13 @@ class OptimConfig(Section):
         return initial * math.pow(1 - progress, self.power)
 
     def stable_curvature(self, step: int) -> float:
-        """The largest second derivative at which SGD converges: ``(2 + 2β) / ((1 + 2β) lr₀)``, β the momentum."""
-        return (2 + 2 * self.momentum) / ((1 + 2 * self.momentum) * self.learning_rate_at(step, progress=0))
+        """The largest second derivative at which SGD converges: ``(2 + 2β) / ((1 + 2β) lr₀)``, β the momentum.
+
+        The rate is the highest among parameters that existed before the step: nothing holds those of a new head.
+        """
+        factor = 1.0 if step == 0 else max(self.encoder_rate, self.decoder_rate, self.old_heads_rate)
+        rate = factor * self.learning_rate_at(step, progress=0)
+        return (2 + 2 * self.momentum) / ((1 + 2 * self.momentum) * rate) if rate else math.inf
 
 
 class EngineConfig(Section):

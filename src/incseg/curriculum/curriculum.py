@@ -29,6 +29,8 @@ class Curriculum(ABC):
     protocol: Protocol
     indices: Sequence[Sequence[int]]
     """Per step, the training images it learns from, as indices into ``source.train``."""
+    domains: Sequence[str] = ()
+    """In a domain protocol, their names in the order of learning."""
     remarks: Sequence[str] = ()
     """What a person should know of the data, in one line each."""
     old_images: OldImages | None = None
@@ -65,11 +67,15 @@ class Curriculum(ABC):
 
     @abstractmethod
     def scored_images(self, step: Step) -> list[ScoredImages]:
-        """The images scored after a step, as one collection per set of classes that their masks label."""
+        """The images scored after a step: a collection per set of classes that masks label, or per step's domains."""
 
     @abstractmethod
     def pictured_images(self, step: Step, number: int) -> tuple[list[str], ScoredImages]:
         """Names and images of the validation images that show the most classes; the same images at every step."""
+
+    def domains_of(self, step: Step) -> list[str]:
+        """The names of the domains that a step brings, where steps bring domains."""
+        return [self.domains[index] for index in step.domains]
 
     def splits(self) -> dict[str, Split]:
         """All images that the run depends on, by what they are for."""
@@ -83,6 +89,7 @@ class Curriculum(ABC):
                 {
                     "step": step.index,
                     "classes": [self.classes[channel] for channel in step.new],
+                    **({"domains": self.domains_of(step)} if step.domains else {}),
                     "images": [self.source.train.ids[index] for index in indices],
                     "indices": list(indices),
                 }

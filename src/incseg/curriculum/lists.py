@@ -17,6 +17,8 @@ from incseg.protocol import Protocol, Setting, Step
 # their step, the lists belong to other data.
 STRAY_IMAGES = 0.01
 
+PARTITION = "imgs_per_task"  # the key of the lists in the files of the partitioned setting, which are JSON named .npy
+
 
 @dataclass(frozen=True)
 class StepList:
@@ -41,9 +43,10 @@ def read_lists(
     """The images of every step, as indices in the dataset's order.
 
     ``path`` is a folder with a list for each step K, or a JSON file: of :meth:`Curriculum.describe`, which must be of
-    this protocol, or an array per step. The list of a step is ``train-K.npy`` (as MiB and UCD ship them),
-    ``train-K.json``, ``train-K.txt``, or ``overlap_TASK_train_KK.npy`` (as DKD ships them), of indices or of names.
-    Where the list of step 0 is not there, the step has the images ``first_by_rule``, if given.
+    this protocol, an array per step, or ``imgs_per_task`` as the partitioned setting is published. The list of a step
+    is ``train-K.npy`` (as MiB and UCD ship them), ``train-K.json``, ``train-K.txt``, or ``overlap_TASK_train_KK.npy``
+    (as DKD ships them), of indices or of names. Where the list of step 0 is not there, the step has the images
+    ``first_by_rule``, if given.
     """
     check_lists(path)
     if path.is_file():
@@ -135,6 +138,8 @@ def _name_in(entry: str) -> str:
 def _read_json(path: Path, ids: Sequence[str], protocol: Protocol, learnt: Sequence[Sequence[str]]) -> list[StepList]:
     try:
         described = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(described, dict) and PARTITION in described:
+            described = [described[PARTITION][str(step)] for step in range(len(described[PARTITION]))]
         if isinstance(described, list) and described:
             return _arrays(path, [_entries(values) for values in described], ids, learnt)
         made_for = str(described["protocol"])

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from incseg.config import DataConfig, published_images
 from incseg.curriculum.curriculum import Curriculum
+from incseg.curriculum.domains import require_domains, shared_out
 from incseg.curriculum.extension import Extension
 from incseg.curriculum.lists import beside_published, differences, read_lists, refuse_strays
 from incseg.curriculum.rules import (
@@ -18,7 +19,7 @@ from incseg.curriculum.rules import (
     scoring_table,
     training_table,
 )
-from incseg.datasets import ReportProgress, Source, dataset_entry, open_source
+from incseg.datasets import ReportProgress, Source, Split, dataset_entry, open_source
 from incseg.datasets.source import BACKGROUND_NAMES, plain
 from incseg.errors import InputError
 from incseg.loading import CentreCrop, ScoredImages, TrainingImages, TrainingTransform
@@ -53,9 +54,12 @@ def build_curriculum(
     shortfall = dataset_entry(protocol.dataset).shortfall(source)
     if shortfall:
         say(shortfall)
-    if plain(source.classes[0]) not in BACKGROUND_NAMES:
+    if otherwise := dataset_entry(protocol.dataset).meant_otherwise(protocol):
+        say(otherwise)
+    if data.has_background and plain(source.classes[0]) not in BACKGROUND_NAMES:
         say(f"'{source.classes[0]}', the first class of {source.name}, is taken for the background (id 0).")
-    return _introduced(ProtocolCurriculum(source, protocol, data, report_progress), say)
+    kind = DomainCurriculum if protocol.setting is Setting.DOMAIN else ProtocolCurriculum
+    return _introduced(kind(source, protocol, data, report_progress), say)
 
 
 def _introduced(curriculum: Curriculum, say: Callable[[str], None]) -> Curriculum:
@@ -80,7 +84,7 @@ class ProtocolCurriculum(Curriculum):
         self.source, self.protocol, self.data = source, protocol, data
         self.scored_crop = CentreCrop(data.crop_size) if data.scoring == "paper" else None
         self.order = class_order(source.classes, data.class_order, source.orders)
-        self.steps = protocol.steps(len(source.classes) - 1)
+        self.steps = protocol.steps(len(source.classes) - 1, len(self.domains))
         self.classes = tuple(source.classes[dataset_id] for dataset_id in self.order)
         self.unreadable = []
         self._train_presence = self._presence_in(source.train, source.classes, report_progress)
@@ -96,12 +100,13 @@ class ProtocolCurriculum(Curriculum):
         lists = self.indices[: step.index + 1] if keep_old else [self.indices[step.index]]
         chosen = sorted({index for indices in lists for index in indices})
         table = self.training_table(step, keep_old=keep_old)
-        labelled = frozenset(self.order[channel] for channel in (step.seen if keep_old else step.new))
+        channels = step.seen if keep_old else step.new + step.labelled_old
+        labelled = frozenset(self.order[channel] for channel in channels)
         weights = sampling_weights([self._train_presence[index] & labelled for index in chosen], self.data)
         return TrainingImages(self.learnt_from, chosen, table, TrainingTransform(crop_size), weights)
 
     def training_table(self, step: Step, *, keep_old: bool = False) -> Tensor:
-        """Only the step's classes are labelled, or with ``keep_old`` all seen so far."""
+        """Only the step's classes are labelled, or, with ``keep_old`` and in the sequential setting, all so far."""
         return training_table(step, self.order, self.data, keep_old=keep_old)
 
     def shown(self, step: Step) -> dict[int, frozenset[int]]:
@@ -128,7 +133,8 @@ class ProtocolCurriculum(Curriculum):
     @property
     def _is_plain(self) -> bool:
         """Whether an image belongs to a step by what it shows alone, not by what the other images show too."""
-        return self.protocol.setting is Setting.OVERLAPPED or dataset_entry(self.protocol.dataset).disjoint == "plain"
+        setting, disjoint = self.protocol.setting, dataset_entry(self.protocol.dataset).disjoint
+        return setting is Setting.OVERLAPPED or (setting.excludes_future and disjoint == "plain")
 
     def _by_rule(self) -> list[list[int]]:
         setting, disjoint = self.protocol.setting, dataset_entry(self.protocol.dataset).disjoint
@@ -163,3 +169,39 @@ class ProtocolCurriculum(Curriculum):
                 f"{self.source.name} shows a class learnt so far: there would be nothing to score; add such images to "
                 "the validation split."
             )
+
+
+class DomainCurriculum(ProtocolCurriculum):
+    """The steps of a domain protocol: every class from step 0 on, and in each step the images of further domains.
+
+    After a step the validation images of all domains so far are scored, those of each step for themselves.
+    """
+
+    def __init__(
+        self, source: Source, protocol: Protocol, data: DataConfig, report_progress: ReportProgress | None = None
+    ):
+        known = require_domains(source, protocol, data)
+        self.domains, self._domain_of = known.names, known.of
+        if known.shared_out:
+            source = shared_out(source, protocol.steps(len(source.classes) - 1, len(known.names)), known)
+        super().__init__(source, protocol, data, report_progress)
+
+    def scored_images(self, step: Step) -> list[ScoredImages]:
+        """One collection per step so far, of the domains it brought."""
+        return [self._scored(step, self._of_step(other, self.source.val)) for other in self.steps[: step.index + 1]]
+
+    def _of_step(self, step: Step, split: Split) -> list[int]:
+        domains = frozenset(self.domains_of(step))
+        return [index for index, name in enumerate(split.ids) if self._domain_of(name) in domains]
+
+    def _by_rule(self) -> list[list[int]]:
+        return [self._of_step(step, self.source.train) for step in self.steps]
+
+    def _require_images(self, step: Step) -> None:
+        """A domain may lack a class, but not images to learn from and to score."""
+        for split, purpose in ((self.source.train, "to learn from"), (self.source.val, "to score")):
+            if not self._of_step(step, split):
+                raise InputError(
+                    f"step {step.index} of {self.protocol} has no image {purpose}: {self.source.name} has none of "
+                    f"{', '.join(self.domains_of(step))} for that."
+                )

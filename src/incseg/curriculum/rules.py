@@ -1,7 +1,7 @@
 """The rules of a step: which images it may see, and under which labels.
 
-Every setting that decides on labels (``data.void``, ``data.scored_void``, ``data.future``, ``data.background``) or on
-the scored images (``data.score_on``) is read here and nowhere else.
+Every setting that decides on labels (``data.has_background``, ``data.void``, ``data.scored_void``, ``data.future``,
+``data.background``) or on the scored images (``data.score_on``) is read here and nowhere else.
 """
 
 from collections import Counter
@@ -13,6 +13,7 @@ from torch import Tensor
 from incseg.config import DataConfig
 from incseg.datasets.source import Disjoint
 from incseg.protocol import BACKGROUND, IGNORE, Setting, Step
+from incseg.seeding import seed_from
 
 Presence = Sequence[frozenset[int]]  # per image, the dataset ids it shows
 DatasetIds = Sequence[int] | Mapping[int, int]  # channel -> dataset id
@@ -23,10 +24,13 @@ def images_per_step(
 ) -> list[list[int]]:
     """Indices of the images each step learns from.
 
-    In the disjoint setting of a dataset marked ``disjoint="balanced"``, whose images show too many classes for the
-    plain rule, they are shared out by :func:`balanced_partition`; otherwise :func:`training_images` chooses them.
+    In the disjoint and sequential settings of a dataset marked ``disjoint="balanced"``, whose images show too many
+    classes for the plain rule, they are shared out by :func:`balanced_partition`, in the partitioned setting by
+    :func:`random_partition`; otherwise :func:`training_images` chooses them.
     """
-    if setting is Setting.DISJOINT and disjoint == "balanced":
+    if setting is Setting.PARTITIONED:
+        return random_partition(presence, steps, order)
+    if setting.excludes_future and disjoint == "balanced":
         return balanced_partition(presence, steps, order)
     return [training_images(presence, step, setting, order) for step in steps]
 
@@ -34,17 +38,17 @@ def images_per_step(
 def training_images(presence: Presence, step: Step, setting: Setting, order: DatasetIds) -> list[int]:
     """Indices of the images a step learns from by the plain rule, in the dataset's order.
 
-    Overlapped: images that show at least one of the step's new classes. Disjoint: of those, the ones that show no class
-    of a later step.
+    Overlapped: images that show at least one of the step's new classes. Disjoint and sequential: of those, the ones
+    that show no class of a later step.
 
     Args:
         presence: per image, the dataset ids it shows.
         step: in channels.
-        setting: overlapped or disjoint.
+        setting: any but partitioned.
         order: dataset id of each channel.
     """
     new = {order[channel] for channel in step.new}
-    future = {order[channel] for channel in step.future} if setting is Setting.DISJOINT else set()
+    future = {order[channel] for channel in step.future} if setting.excludes_future else set()
     return [index for index, shown in enumerate(presence) if shown & new and not shown & future]
 
 
@@ -72,6 +76,21 @@ def balanced_partition(presence: Presence, steps: Sequence[Step], order: Dataset
         chosen[step].append(index)
         given.update(c for c in shown if step_of[c] == step)
     return [sorted(indices) for indices in chosen]
+
+
+def random_partition(presence: Presence, steps: Sequence[Step], order: DatasetIds) -> list[list[int]]:
+    """Give every image to the step of one of the classes it shows, drawn by chance (Kwak et al., 2024).
+
+    The draw depends on the image's index alone: in every task and class order, an image stands for the same class.
+    """
+    step_of = {order[channel]: step.index for step in steps for channel in step.new}
+    chosen: list[list[int]] = [[] for _ in steps]
+    for index, shown in enumerate(presence):
+        foreground = sorted(shown & step_of.keys())
+        if foreground:
+            drawn = foreground[seed_from("partitioned", index) % len(foreground)]
+            chosen[step_of[drawn]].append(index)
+    return chosen
 
 
 def sampling_weights(shown: Sequence[frozenset[int]], data: DataConfig) -> tuple[float, ...] | None:
@@ -105,19 +124,23 @@ def scored_images(presence: Presence, step: Step, order: DatasetIds, data: DataC
 
 
 def training_table(step: Step, order: DatasetIds, data: DataConfig, *, keep_old: bool = False) -> Tensor:
-    """Dataset id → channel, as a step learns it: its new classes are labelled, everything else is background.
+    """Dataset id → channel, as a step learns it: its classes are labelled, everything else is background.
 
     Args:
         step: in channels.
         order: dataset id of each channel.
-        data: ``void`` says what the dataset's 255 becomes.
+        data: ``void`` says what the dataset's 255 becomes. Where the data has no background, 255 and the dataset's 0
+            are ignored; background are then the classes that the step does not label, and only these.
         keep_old: label the old classes too, as joint training may.
 
     Returns:
         (256,) int64: labels are ``table[mask]``.
     """
     labelled = step.seen if keep_old else step.new + step.labelled_old
-    return _label_table(order, labelled, elsewhere=BACKGROUND, void=IGNORE if data.void == "ignore" else BACKGROUND)
+    is_ignored = data.void == "ignore" or not data.has_background
+    table = _label_table(order, labelled, elsewhere=BACKGROUND, void=IGNORE if is_ignored else BACKGROUND)
+    table[order[BACKGROUND]] = BACKGROUND if data.has_background else IGNORE
+    return table
 
 
 def scoring_table(step: Step, order: DatasetIds, data: DataConfig) -> Tensor:
@@ -127,7 +150,7 @@ def scoring_table(step: Step, order: DatasetIds, data: DataConfig) -> Tensor:
         step: in channels.
         order: dataset id of each channel.
         data: ``future`` says what classes still to be learnt are, ``scored_void`` what the dataset's 255 is, and
-            ``background`` whether all that is background after that is scored.
+            ``background`` whether all that is background after that is scored, which it never is where there is none.
 
     Returns:
         (256,) int64: labels are ``table[mask]``.
@@ -135,7 +158,7 @@ def scoring_table(step: Step, order: DatasetIds, data: DataConfig) -> Tensor:
     elsewhere = BACKGROUND if data.future == "background" else IGNORE
     table = _label_table(order, step.seen, elsewhere, void=IGNORE if data.scored_void == "ignore" else BACKGROUND)
     table[order[BACKGROUND]] = BACKGROUND
-    if data.background == "ignore":
+    if data.background == "ignore" or not data.has_background:
         table[table == BACKGROUND] = IGNORE
     return table
 

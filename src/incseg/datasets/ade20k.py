@@ -58,7 +58,7 @@ LAYOUT = "{images,annotations}/{training,validation}/ with *.jpg and *.png (or a
 @dataset(
     "ade20k",
     "ADE20K scenes (ADEChallengeData2016), 150 classes; orders of learning a, b, c by --data.class-order",
-    tasks=("100-50", "100-10", "50-50", "offline"),
+    tasks=("100-50", "100-10", "100-5", "50-50", "offline"),
     published_images=(20210, 2000),
     disjoint="balanced",
 )

@@ -5,13 +5,14 @@ id plus one, as in UCD. Everything that is not one of the 19 classes is void, 25
 ``data.scored_void`` say what that means in training and in scoring; the recipes make it background, as UCD does.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from incseg.datasets.file_split import FileSplit
-from incseg.datasets.source import Source, dataset, existing_root
+from incseg.datasets.source import Domains, Source, dataset, existing_root
 from incseg.errors import InputError
 from incseg.protocol import IGNORE
 
@@ -22,6 +23,12 @@ LABEL_IDS = {
 }  # fmt: skip
 CLASSES = ("background", *LABEL_IDS)
 LAST_LABEL_ID = 33
+# The order of PLOP's domain protocols: 18 cities of the training split, then the three of the validation split.
+CITIES = (
+    "aachen", "bremen", "darmstadt", "erfurt", "hanover", "krefeld", "strasbourg", "tubingen", "weimar", "bochum",
+    "cologne", "dusseldorf", "hamburg", "jena", "monchengladbach", "stuttgart", "ulm", "zurich",
+    "frankfurt", "lindau", "munster",
+)  # fmt: skip
 IMAGE, MASK = "leftImg8bit", "gtFine"
 SUFFIXES = {IMAGE: "_leftImg8bit.png", MASK: "_gtFine_labelIds.png"}
 TRAIN_ID_SUFFIX = "_gtFine_labelTrainIds.png"
@@ -42,7 +49,8 @@ def looks_like_train_ids(shown: frozenset[int]) -> str:
 @dataset(
     "cityscapes",
     "Cityscapes street scenes with fine annotations, 19 classes",
-    tasks=("13-6", "13-1", "offline"),
+    tasks=("13-6", "13-1", "14-1", "offline"),
+    domain_tasks=("11-5", "11-1", "1-1"),
     published_images=(2975, 500),
     doubt=looks_like_train_ids,
     disjoint="balanced",  # almost every image shows a car: the plain rule would leave step 0 almost no images
@@ -50,7 +58,20 @@ def looks_like_train_ids(shown: frozenset[int]) -> str:
 def open_cityscapes(root: Path | None) -> Source:
     """List the files, by city and name; ``root`` holds ``leftImg8bit`` and ``gtFine``, or folders that hold them."""
     root = existing_root(root, "cityscapes", LAYOUT)
-    return Source("cityscapes", CLASSES, _files(root, "train"), _files(root, "val"))
+    train, val = _files(root, "train"), _files(root, "val")
+    return Source("cityscapes", CLASSES, train, val, domains=_cities([*train.ids, *val.ids]))
+
+
+def _cities(names: Sequence[str]) -> Domains:
+    """Those of these images, in the order in which PLOP learns them; others come last."""
+    found = {city_of(name) for name in names}
+    known = [city for city in CITIES if city in found]
+    return Domains((*known, *sorted(found - {*known})), city_of, shared_out=True)
+
+
+def city_of(name: str) -> str:
+    """The first word of an image's name."""
+    return name.split("_", maxsplit=1)[0]
 
 
 def _files(root: Path, split: str) -> FileSplit:

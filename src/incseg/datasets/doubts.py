@@ -59,7 +59,7 @@ def _background(classes: Sequence[str], pixels: Counts) -> str:
     if pixels.any() and not pixels[BACKGROUND]:
         return (
             f"no mask holds 0, the id of '{first}': the first line of classes.txt is for whatever is none of the "
-            "classes, and the ids of the classes count from 1."
+            "classes, and the ids of the classes count from 1; if every pixel has a class: --data.has-background false."
         )
     if unusual:
         return (

@@ -12,7 +12,7 @@ from incseg.datasets.file_split import NOT_LISTED, FileSplit
 from incseg.datasets.formats import open_foreign
 from incseg.datasets.held_out import hold_out
 from incseg.datasets.listed import names_listed
-from incseg.datasets.source import Source, dataset, existing_root, read_lines, require_distinct
+from incseg.datasets.source import Domains, Source, dataset, existing_root, read_lines, require_distinct
 from incseg.errors import InputError
 from incseg.images import IMAGE_SUFFIXES
 from incseg.protocol import IGNORE
@@ -39,13 +39,25 @@ def open_folder(root: Path | None, data: DataConfig) -> Source:
     masks, table = _masks(root / "masks"), _value_table(values)
     if not (root / "train.txt").exists() and not (root / "val.txt").exists():
         kept, held_out = hold_out(_files(root, images, masks, sorted(images), table), classes, data.validation_share)
-        return Source(root.resolve().name, classes, kept, held_out)
+        return Source(root.resolve().name, classes, kept, held_out, domains=_subfolders(sorted(images)))
     train, val = _split_names(root, sorted(images))
     both = sorted(set(train) & set(val))
     if both:
         raise InputError(f"'{both[0]}' is in both train.txt and val.txt of {root}: use it for one of them.")
     train_split, val_split = (_files(root, images, masks, names, table) for names in (train, val))
-    return Source(root.resolve().name, classes, train_split, val_split)
+    return Source(root.resolve().name, classes, train_split, val_split, domains=_subfolders([*train, *val]))
+
+
+def _subfolders(names: Sequence[str]) -> Domains | None:
+    """The subfolders of images/ as domains, in the order of their names; None where an image lies in none."""
+    if not all("/" in name for name in names):
+        return None
+    return Domains(tuple(sorted({subfolder_of(name) for name in names})), subfolder_of)
+
+
+def subfolder_of(name: str) -> str:
+    """The first folder below images/ on the way to an image."""
+    return name.split("/", maxsplit=1)[0]
 
 
 def _classes(path: Path) -> tuple[tuple[str, ...], list[int]]:

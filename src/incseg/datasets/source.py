@@ -12,7 +12,7 @@ from incseg.colours import DISTINCT, Colours
 from incseg.config import DataConfig
 from incseg.errors import InputError
 from incseg.files import read_text
-from incseg.protocol import IGNORE, count_classes
+from incseg.protocol import IGNORE, Protocol, Setting, count_classes
 from incseg.registry import Registry
 
 if TYPE_CHECKING:  # PyTorch takes seconds: a dataset that is not there is refused without it
@@ -92,6 +92,18 @@ class Split(ABC):
         return None
 
 
+@dataclass(frozen=True)
+class Domains:
+    """Where images come from, such as cities: what the steps of a domain protocol bring one after another."""
+
+    names: tuple[str, ...]
+    """In the order of learning."""
+    of: Callable[[str], str]
+    """The id of an image → its domain."""
+    shared_out: bool = False
+    """No domain is in both splits, so both are put together and every step's images shared out anew."""
+
+
 @dataclass(frozen=True, repr=False)
 class Source:
     """A dataset: ``classes`` by id (background first), a split to train on and a split to score on.
@@ -106,6 +118,8 @@ class Source:
     orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     notes: Sequence[str] = ()
     """What a person should hear about how it was read."""
+    domains: Domains | None = None
+    """Where its images come from, if that is known."""
 
     def __repr__(self) -> str:
         images = f"{len(self.train)} images to train on, {len(self.val)} to score on"
@@ -150,6 +164,8 @@ class DatasetEntry:
     open: Opener
     tasks: tuple[str, ...] = ()
     """Those published for it."""
+    domain_tasks: tuple[str, ...] = ()
+    """Those published for it that count domains, not classes."""
     published_images: tuple[int, int] | None = None
     """How many images the complete dataset has to learn from and to be scored on."""
     disjoint: Disjoint = "plain"
@@ -170,6 +186,15 @@ class DatasetEntry:
             if getattr(settings, name) != getattr(DataConfig(), name):
                 raise InputError(f"--data.{name.replace('_', '-')} is for folders of your own, not for {self.name}.")
         return self.open(root)
+
+    def meant_otherwise(self, protocol: Protocol) -> str:
+        """A sentence where papers write this task of domains and it is asked for of classes; else empty."""
+        if protocol.setting is Setting.DOMAIN or protocol.task not in self.domain_tasks:
+            return ""
+        return (
+            f"{protocol} counts classes; papers that write {self.name} {protocol.task} mean domains, which is "
+            f"{self.name}/{protocol.task}/{Setting.DOMAIN}."
+        )
 
     def shortfall(self, source: Source) -> str:
         """In words, in what an opened copy is not the published dataset; empty if it is, or if none is published."""
@@ -195,6 +220,7 @@ def dataset(
     doubt: Doubt | None = None,
     takes_settings: bool = False,
     colours: Colours = DISTINCT,
+    domain_tasks: tuple[str, ...] = (),
 ) -> Callable[[Opener], Opener]:
     """Register ``open(root) -> Source``, or ``open(root, settings)``, under a name.
 
@@ -204,7 +230,9 @@ def dataset(
     def register(opener: Opener) -> Opener:
         if "/" in name or not name:
             raise InputError(f"a dataset cannot be called '{name}': it is the first word of DATASET/TASK/SETTING.")
-        entry = DatasetEntry(name, summary, opener, tasks, published_images, disjoint, doubt, takes_settings, colours)
+        entry = DatasetEntry(
+            name, summary, opener, tasks, domain_tasks, published_images, disjoint, doubt, takes_settings, colours
+        )
         DATASETS.add(entry, opener)
         return opener
 

@@ -36,7 +36,8 @@ from incseg.run_folder import statistics_file
 
 AnyModel = TypeVar("AnyModel", bound=TrainedModel)
 CLOSED_FORM = "analytic"  # the method that adds classes to statistics
-TRAINED: dict[str, str] = {"softmax": RunConfig.model_fields["method"].default, "sigmoid": "ucd"}  # by the head
+# By the head.
+TRAINED: dict[str, str] = {"softmax": RunConfig.model_fields["method"].default, "sigmoid": "ucd", "branched": "ssul"}
 BATCH = 8  # images of one size that go through the network together
 COMPARED = 100  # validation images at most on which two heads are compared
 

@@ -2,7 +2,6 @@
 
 import copy
 import os
-import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,12 +9,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import lightning
 import torch
 from lightning.fabric import Fabric
 from lightning.fabric.strategies.ddp import DDPStrategy
 
-import incseg
 from incseg import methods
 from incseg.config import RunConfig, flat_settings, to_yaml
 from incseg.console import Console, is_rank_zero
@@ -30,6 +27,7 @@ from incseg.engine.journal import Journal
 from incseg.engine.lock import only_writer
 from incseg.engine.machine import enough_memory, require_space, together
 from incseg.engine.precision import precision_here, with_precision
+from incseg.engine.provenance import environment
 from incseg.engine.recovery import recover
 from incseg.engine.signals import StopRequests
 from incseg.engine.trainer import Trainer
@@ -229,7 +227,9 @@ def _check(config: RunConfig, out: Path) -> None:
 
 def _student(config: RunConfig, num_classes: int, *, pretrained: bool) -> Segmenter:
     torch.manual_seed(seed_from(config.seed, "student"))
-    student = Segmenter(Architecture.of(config.model, config.data.crop_size), [num_classes])
+    never_background = not config.data.has_background
+    architecture = Architecture.of(config.model, config.data.crop_size, never_background=never_background)
+    student = Segmenter(architecture, [num_classes])
     load_encoder(student, config.model.weights if pretrained else "none")
     return student
 
@@ -256,7 +256,6 @@ def _lineage(config: RunConfig, given: GivenModel | None) -> dict[str, Any]:
 
 def run_header(config: RunConfig, fabric: Fabric, lineage: Mapping[str, Any]) -> dict[str, Any]:
     """The head of ``result.json``: what was run, on which machine and with which versions."""
-    device = torch.cuda.get_device_name() if fabric.device.type == "cuda" else platform.machine()
     return {
         "protocol": config.protocol,
         "method": config.method,
@@ -264,11 +263,5 @@ def run_header(config: RunConfig, fabric: Fabric, lineage: Mapping[str, Any]) ->
         **lineage,
         "scored_as": config.data.scored_as,
         "settings": {name: value for name, value in flat_settings(config).items() if name not in NAMED},
-        "environment": {
-            "incseg": incseg.__version__,
-            "torch": torch.__version__,
-            "lightning": lightning.__version__,
-            "python": platform.python_version(),
-            "device": f"{fabric.device.type} ({device}) × {fabric.world_size}",
-        },
+        "environment": environment(fabric),
     }

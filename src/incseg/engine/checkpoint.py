@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from incseg.checksums import FORMAT
+from incseg.engine.cost import write_cost
 from incseg.errors import DamagedError
 from incseg.files import replacing, sync, sync_folder
 from incseg.models.tensor_file import read_tensors, write_tensors
@@ -50,6 +51,10 @@ class Checkpoint:
     memory: Memory
     left_out: list[str] = field(default_factory=list)
     """Images of the step that could not be read, if these are skipped."""
+    scale: dict[str, Any] = field(default_factory=dict)
+    """The loss scale of float16."""
+    seconds: float = 0.0
+    """The time that the step has taken so far."""
 
     def save(self, folder: RunFolder) -> None:
         """Add a checkpoint and keep the one before; a reader never sees half of one, nor one ahead of the log."""
@@ -97,10 +102,14 @@ class FinishedStep:
 
     memory: Memory
     scores: dict[str, Any]
+    seconds: float | None = None
+    """The time it took; in a file of its own, as it is another whenever the same step is trained."""
 
     def save(self, folder: RunFolder, index: int) -> None:
         """Mark the step, whose model has been saved, as finished; only then delete its checkpoints."""
         write_tensors(folder.memory(index), self.memory)
+        if self.seconds is not None:
+            write_cost(folder, index, self.seconds)
         sync(folder.step(index))
         write_json(folder.scores(index), self.scores)
         folder.checkpoint.unlink(missing_ok=True)

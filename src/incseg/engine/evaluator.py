@@ -1,6 +1,5 @@
 """Scoring a model: one confusion matrix over all validation images, and the results derived from it."""
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from incseg.batch import Batch
 from incseg.colours import Colours
 from incseg.config import RunConfig
 from incseg.curriculum.curriculum import Curriculum
+from incseg.engine.machine import usable_cores
 from incseg.errors import InputError, Note, refuse
 from incseg.files import naming
 from incseg.images import index_image
@@ -23,6 +23,8 @@ from incseg.loading import ScoredImages, whole_loader
 from incseg.loading.reduced import usual_shapes
 from incseg.metrics import (
     confusion_matrix,
+    domain_scores,
+    foreground_miou,
     forgetting,
     intersection_over_union,
     mean,
@@ -64,19 +66,18 @@ def score_step(
     world_size: int = 1,
     note: Note | None = None,
 ) -> Tensor:
-    """(2, C, C) int64 confusion counts of this process's share of all images that a step is scored on.
+    """(N, 2, C, C) int64 confusion counts of this process's share of the N collections that a step is scored on.
 
-    The first are of all images, the second of those that label every class known: only there is background what the
-    masks call background. An image that cannot be read is refused, or left to ``note`` and left out.
+    The first of the two are of all images, the second of those that label every class known: only there is background
+    what the masks call background. An image that cannot be read is refused, or left to ``note`` and left out.
     """
-    classes = step.num_classes
-    total = torch.zeros(2, classes, classes, dtype=torch.int64, device=device)
+    classes, found = step.num_classes, []
     for images in curriculum.scored_images(step):
         batch_size = _batch_size(images, config.engine.score_batch_size)
         loader = whole_loader(images, batch_size, loading_processes(config), rank, world_size, note)
         counts = score(segmenter, loader, images.counted_as(classes), device)
-        total += torch.stack([counts, counts if images.labels_all(classes) else torch.zeros_like(counts)])
-    return total
+        found.append(torch.stack([counts, counts if images.labels_all(classes) else torch.zeros_like(counts)]))
+    return torch.stack(found)
 
 
 def _batch_size(images: ScoredImages, wanted: int) -> int:
@@ -88,8 +89,7 @@ def _batch_size(images: ScoredImages, wanted: int) -> int:
 
 def loading_processes(config: RunConfig) -> int:
     """As many as the configuration asks for, but at most one per core that this process may use."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(config.data.workers, cores)
+    return min(config.data.workers, usable_cores())
 
 
 def save_pictures(
@@ -129,26 +129,34 @@ def step_entry(
     step: Step,
     classes: Sequence[str],
     images: int,
-    confusion: Tensor,
-    complete: Tensor | None = None,
-    *,
+    counts: Tensor,
     scored: int | None = None,
+    domains: Sequence[Sequence[str]] = (),
 ) -> dict[str, Any]:
     """The scores of one step, learnt from ``images`` and scored on ``scored``; classes by name, missing values None.
 
-    ``complete`` are the counts on images that label every class, ``confusion`` itself if it is None. Background is
-    scored on these alone: elsewhere it may be any class that the masks do not label.
+    ``counts`` are those of :func:`score_step`. Background is scored on images that label every class: elsewhere it may
+    be any class that the masks do not label. In a domain protocol ``domains`` are the names of those of each step so
+    far, to which the collections belong, and each collection has a score of its own.
     """
-    complete = confusion if complete is None else complete
+    confusion, complete = counts.sum(dim=0)
     iou = intersection_over_union(confusion)
     iou[BACKGROUND] = intersection_over_union(complete)[BACKGROUND]
     shown = torch.cat([complete[:1], confusion[1:]])
+    scores, by_domain = step_scores(iou, step), {}
+    if step.domains:
+        scores |= domain_scores(counts[:, 0])
+        found = [none_if_nan(foreground_miou(each)) for each in counts[:, 0]]
+        by_domain["domains"] = [
+            {"names": list(names), "miou": miou} for names, miou in zip(domains, found, strict=True)
+        ]
     return {
         "step": step.index,
         "new_classes": [classes[c] for c in step.new],
         "training_images": images,
         "scored_images": scored,
-        "miou": {name: none_if_nan(value) for name, value in step_scores(iou, step).items()},
+        **by_domain,
+        "miou": {name: none_if_nan(value) for name, value in scores.items()},
         "iou": {classes[c]: none_if_nan(value) for c, value in enumerate(iou)},
         "confusion": shown.tolist(),
     }
@@ -185,17 +193,26 @@ def run_result(
 
     ``unreadable`` says which files were left out, None where an unreadable file would have ended the run.
     """
-    history = [[nan_if_none(entry["iou"][name]) for name in classes if name in entry["iou"]] for entry in entries]
-    forgotten = forgetting(history)
     return {
         **header,
         "classes": list(classes),
         "steps": list(entries),
         "average_miou": _over_steps(entries, "all"),
         "average_miou_with_background": _over_steps(entries, "all_with_background"),
-        "forgetting": {
-            "mean": none_if_nan(mean(forgotten[1:])),
-            "classes": {classes[c]: none_if_nan(value) for c, value in enumerate(forgotten) if c > 0},
-        },
+        "forgetting": _forgotten(classes, entries),
         **({} if unreadable is None else {"unreadable": list(unreadable)}),
     }
+
+
+def _forgotten(classes: Sequence[str], entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What every class has lost; where steps bring domains, what all classes have lost on those of each earlier step.
+
+    There a class is scored on more domains in every step, so that its own scores cannot be compared.
+    """
+    if "domains" in entries[-1]:
+        lost = forgetting([[nan_if_none(group["miou"]) for group in entry["domains"]] for entry in entries])
+        return {"mean": none_if_nan(mean(lost)), "classes": {}, "domains": [none_if_nan(value) for value in lost]}
+    history = [[nan_if_none(entry["iou"][name]) for name in classes if name in entry["iou"]] for entry in entries]
+    lost = forgetting(history)
+    by_class = {classes[c]: none_if_nan(value) for c, value in enumerate(lost) if c > 0}
+    return {"mean": none_if_nan(mean(lost[1:])), "classes": by_class}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from incseg.colours import DISTINCT, Colours
-from incseg.config import SCORING, RunConfig, differing_setting, flat_settings, from_yaml
+from incseg.config import SCORING, OptimConfig, RunConfig, differing_setting, flat_settings, from_yaml
 from incseg.curriculum.curriculum import Curriculum
 from incseg.datasets import dataset_entry
 from incseg.engine.admission import check_first_step_is_done
@@ -22,11 +22,11 @@ from incseg.methods import Method, parse
 from incseg.models import Segmenter
 from incseg.models.storage import StepHistory, load_model
 from incseg.models.tensor_file import read_tensors, write_tensors
-from incseg.protocol import Protocol, Setting
+from incseg.protocol import Protocol
 from incseg.run_folder import RunFolder, read_metrics, write_metrics
 
 # Settings that say nothing of step 0; what the method and its settings make of it, first_step_parts() says.
-OF_LATER_STEPS = ("method", "settings.", "optim.incremental_learning_rate")
+OF_LATER_STEPS = ("method", "settings.", *(f"optim.{name}" for name in OptimConfig.LATER_STEPS))
 
 
 def check_first_step(source: Path, config: RunConfig, method: Method, curriculum: Curriculum) -> None:
@@ -75,19 +75,21 @@ def _described(parts: Sequence[str]) -> str:
     return " and ".join(parts) or "plain cross-entropy"
 
 
-def first_step_identity(config: RunConfig) -> str:
+def first_step_identity(config: RunConfig, *, solved: bool = True) -> str:
     """All that step 0 depends on, as far as it is known without the data: runs with equal identities can share it.
+
+    Without ``solved``, that of the trained network alone, to which a method that solves then gives its own head.
 
     Tasks that begin with the same number of classes have equal identities, unless the protocol distributes the images
     over all steps: then their first steps have different images.
     """
     protocol = Protocol.parse(config.protocol)
-    distributed = protocol.setting is Setting.DISJOINT and dataset_entry(protocol.dataset).disjoint == "balanced"
+    distributed = protocol.setting.excludes_future and dataset_entry(protocol.dataset).disjoint == "balanced"
     first_classes = protocol.task if distributed else protocol.task.split("-")[0]
     ignored = ("protocol", *OF_LATER_STEPS)
     others = {name: value for name, value in flat_settings(config).items() if not name.startswith(ignored)}
     method = parse(config.method, config.settings)
-    parts = [*first_step_parts(method), *solving_parts(method)]
+    parts = [*first_step_parts(method), *(solving_parts(method) if solved else [])]
     return json.dumps([protocol.dataset, protocol.setting, first_classes, parts, others], sort_keys=True)
 
 

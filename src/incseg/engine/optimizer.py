@@ -1,23 +1,62 @@
 """What is optimised in a step, and how: SGD over the parameters that the step can change."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm  # what plain, timm's and synchronised normalisation have in common
 
 from incseg.config import OptimConfig
+from incseg.errors import InputError
 from incseg.models import Segmenter
 
+FACTOR = "factor"  # of a parameter group: its share of the learning rate, which the trainer sets
 
-def build_optimizer(student: nn.Module, optim: OptimConfig, *, fused: bool = False) -> torch.optim.SGD:
-    """SGD with Nesterov momentum over what is not frozen; the trainer sets its learning rate before every iteration."""
+
+def build_optimizer(student: nn.Module, optim: OptimConfig, *, step: int = 0, fused: bool = False) -> torch.optim.SGD:
+    """SGD with Nesterov momentum over what is not frozen; :func:`set_learning_rate` comes before every iteration."""
+    groups: dict[float, list[nn.Parameter]] = {}
+    for name, parameter in student.named_parameters():
+        if parameter.requires_grad:
+            groups.setdefault(_factor(name, student, optim, step), []).append(parameter)
+    if not groups:
+        raise InputError(f"step {step} has nothing to train: every parameter is frozen; raise one of optim.…_rate.")
     return torch.optim.SGD(
-        [parameter for parameter in student.parameters() if parameter.requires_grad],
+        [{"params": parameters, FACTOR: factor} for factor, parameters in groups.items()],
         lr=optim.learning_rate,
         momentum=optim.momentum,
         weight_decay=optim.weight_decay,
         nesterov=optim.momentum > 0,
         fused=fused or None,
     )
+
+
+def set_learning_rate(groups: Sequence[dict[str, Any]], rate: float) -> None:
+    """Give every group of parameters its share of the learning rate."""
+    for group in groups:
+        group["lr"] = rate * group.get(FACTOR, 1.0)  # absent in checkpoints of older versions
+
+
+def freeze_by_rate(student: Segmenter, optim: OptimConfig, step: int) -> None:
+    """Freeze what learns with a rate of 0 in this step: no gradient, no weight decay."""
+    for name, parameter in student.own_parameters():
+        if _factor(name, student, optim, step) == 0:
+            parameter.requires_grad_(False)
+
+
+def _factor(name: str, student: nn.Module, optim: OptimConfig, step: int) -> float:
+    """The factor on the learning rate of a parameter; 1 for what a method trains beside the network."""
+    if step == 0 or not isinstance(student, Segmenter):
+        return 1.0
+    newest = f"classifier.heads.{len(student.trained_head.heads) - 1}."
+    factors = {
+        "encoder.": optim.encoder_rate,
+        "decoder.": optim.decoder_rate,
+        newest: optim.new_heads_rate,
+        "classifier.": optim.old_heads_rate,
+    }
+    return next((factor for prefix, factor in factors.items() if name.startswith(prefix)), 1.0)
 
 
 def freeze_norm(student: nn.Module) -> None:

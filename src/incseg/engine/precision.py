@@ -1,6 +1,6 @@
 """The numerical precision of a run: what ``auto`` means on this machine, and the loss scale that float16 needs."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from lightning.fabric import Fabric
@@ -52,6 +52,19 @@ def lower_scale(fabric: Fabric) -> bool:
     before = scaler.get_scale()
     scaler.update()
     return before > 1
+
+
+def scale_state(fabric: Fabric) -> dict[str, Any]:
+    """The loss scale and since when it holds, for a checkpoint; empty where there is none."""
+    scaler = _scaler(fabric)
+    return {} if scaler is None else scaler.state_dict()
+
+
+def load_scale(fabric: Fabric, state: dict[str, Any]) -> None:
+    """Restore what :func:`scale_state` returned."""
+    scaler = _scaler(fabric)
+    if scaler is not None and state:
+        scaler.load_state_dict(state)
 
 
 def _scaler(fabric: Fabric) -> torch.amp.GradScaler | None:

@@ -44,7 +44,8 @@ def _rescore(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
             finished.scores.get("training_images", 0),
             number_scored(curriculum, step) - len(left_out.scoring),
         )
-        entries.append(step_entry(step, classes, images, *confusion.cpu(), scored=scored) | left_out.entry())
+        domains = [curriculum.domains_of(other) for other in curriculum.steps[: step.index + 1]]
+        entries.append(step_entry(step, classes, images, confusion.cpu(), scored, domains) | left_out.entry())
     if not entries:
         raise InputError(f"{folder.path} has no finished step to score.")
     known = curriculum.classes[: curriculum.steps[len(entries) - 1].num_classes]

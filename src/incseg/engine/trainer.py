@@ -13,6 +13,7 @@ from torch import Tensor
 from incseg.config import RunConfig
 from incseg.curriculum.curriculum import Curriculum, Library
 from incseg.engine.checkpoint import Checkpoint, FinishedStep, Pace
+from incseg.engine.cost import StepClock, seconds_of
 from incseg.engine.evaluator import (
     number_scored,
     run_result,
@@ -25,8 +26,8 @@ from incseg.engine.finite import given_up, skipped
 from incseg.engine.image_cache import ImageCache
 from incseg.engine.journal import Journal
 from incseg.engine.left_out import LeftOut, over_all
-from incseg.engine.optimizer import freeze_norm, freeze_unused
-from incseg.engine.precision import lower_scale
+from incseg.engine.optimizer import freeze_by_rate, freeze_norm, freeze_unused
+from incseg.engine.precision import load_scale, lower_scale, scale_state
 from incseg.engine.signals import StopRequests
 from incseg.engine.step_data import StepData
 from incseg.engine.step_run import StepRun
@@ -35,7 +36,7 @@ from incseg.loading import TrainingImages, TrainingSet
 from incseg.methods import Context, Method
 from incseg.models import Segmenter
 from incseg.models.storage import StepHistory, describe_model, load_model, save_model
-from incseg.protocol import Step
+from incseg.protocol import Setting, Step
 from incseg.run_folder import RunFolder, write_json
 from incseg.seeding import seed_from
 
@@ -65,6 +66,8 @@ class Trainer:
     """Whether the run was asked to stop before its end."""
     left_out: LeftOut = field(default_factory=LeftOut)
     """What could not be read in the step in training."""
+    clock: StepClock = field(default_factory=StepClock)
+    """The time of the step in training."""
 
     @property
     def iterations(self) -> Iterations:
@@ -108,7 +111,8 @@ class Trainer:
 
     def _conclude_first_step(self, step: Step) -> dict[str, Any]:
         """Take the network of another run's step 0, and give it the head of this run's method."""
-        self.left_out = LeftOut(self._skips, self.journal.say)
+        self.left_out, self.clock = LeftOut(self._skips, self.journal.say), StepClock()
+        self.clock.continue_from(seconds_of(self.folder, step.index))
         self.history = self.history[:-1]
         images = self._solve(step)
         if self.fabric.is_global_zero:
@@ -116,7 +120,7 @@ class Trainer:
         return self._finish(step, images)
 
     def _train_and_score(self, step: Step) -> dict[str, Any]:
-        images, self.left_out = 0, LeftOut(self._skips, self.journal.say)
+        images, self.left_out, self.clock = 0, LeftOut(self._skips, self.journal.say), StepClock()
         if self.first_step_given and step.index == 0:
             self.student.to(self.fabric.device)
         elif self.method.solves and step.index > 0:
@@ -131,7 +135,7 @@ class Trainer:
         """Score a step and mark it as finished."""
         entry = self._score(step, images)
         if self.fabric.is_global_zero:
-            FinishedStep(self.method.memory(), entry).save(self.folder, step.index)
+            FinishedStep(self.method.memory(), entry, self.clock.seconds).save(self.folder, step.index)
         self.fabric.barrier()
         return entry
 
@@ -148,11 +152,13 @@ class Trainer:
             step,
             self.student,
             teacher,
-            batches=lambda: self.data.batches(step, TrainingSet(own), epochs=1),
+            batches=lambda epochs: self.data.batches(step, TrainingSet(own), epochs),
             library=Library(self.curriculum, self.config.data.crop_size),
+            optim=self.config.optim,
             stable_curvature=self.config.optim.stable_curvature(step.index),
             whole_images=lambda: self.data.whole_images(own),
             pixel_counts=lambda: self.data.pixel_counts(own, step.num_classes),
+            images_overlap=self.curriculum.protocol.setting is Setting.OVERLAPPED,
             labels_everything=step.index == 0 or self.method.keeps_data,
             seed=seed_from(self.config.seed, "method", step.index),
             say=self.journal.say,
@@ -165,12 +171,14 @@ class Trainer:
         if step.index > 0:
             teacher = copy.deepcopy(self.student).eval().requires_grad_(False).to(self.fabric.device)
             torch.manual_seed(seed_from(self.config.seed, "head", step.index))
-            self.student.trained_head.grow(len(step.new))
+            if step.new:
+                self.student.trained_head.grow(len(step.new))
         own = self.curriculum.training_images(step, self.config.data.crop_size, keep_old=self.method.keeps_data)
         self.student = self._synchronised(self.student).to(self.fabric.device).train()
         self.student.requires_grad_(True)  # what an earlier step froze, this step may train
         if step.index > 0 and self.config.optim.freeze_norm:
             freeze_norm(self.student)
+        freeze_by_rate(self.student, self.config.optim, step.index)
         context = self._context(step, own, teacher)
         self.method.begin(context)
         images = TrainingSet(own, self.method.replay(context))
@@ -180,7 +188,7 @@ class Trainer:
         network, quick_teacher = self.iterations.networks(context)
         addresses = self.data.addresses(step, images, self.config.optim.epochs)
         pace = Pace(addresses.per_epoch, self.config.engine.checkpoint_every)
-        guard = self.iterations.prepare(self.student, network)
+        guard = self.iterations.prepare(self.student, network, step.index)
         return StepRun(context, images, addresses, quick_teacher, guard, pace)
 
     def _train(self, run: StepRun) -> None:
@@ -229,7 +237,8 @@ class Trainer:
         if run.guard.waits or logs or due:
             self._report_skipped(run)
         if logs:
-            values = self._global_means(terms) | {"learning_rate": run.guard.optimizer.param_groups[0]["lr"]}
+            rate = self.config.optim.learning_rate_at(run.step.index, (done - 1) / run.iterations)
+            values = self._global_means(terms) | {"learning_rate": rate}
             self.journal.log(run.name, done, -(-done // run.per_epoch), values)
         self.journal.advance(done)
         stops = self._must_stop(logs)
@@ -259,8 +268,17 @@ class Trainer:
         self.left_out.share(self.fabric.world_size)
         if self.fabric.is_global_zero:
             model, optimizer = self.student.state_dict(), run.guard.optimizer.state_dict()
-            left_out = sorted(self.left_out.training)
-            Checkpoint(run.step.index, done, model, optimizer, self.method.memory(), left_out).save(self.folder)
+            checkpoint = Checkpoint(
+                run.step.index,
+                done,
+                model,
+                optimizer,
+                self.method.memory(),
+                left_out=sorted(self.left_out.training),
+                scale=scale_state(self.fabric),
+                seconds=self.clock.seconds,
+            )
+            checkpoint.save(self.folder)
         self.fabric.barrier()
         run.pace.saved()
 
@@ -271,8 +289,10 @@ class Trainer:
             return 0
         self.student.load_state_dict(checkpoint.model)
         run.guard.optimizer.optimizer.load_state_dict(checkpoint.optimizer)
+        load_scale(self.fabric, checkpoint.scale)
         self._load_memory(checkpoint.memory)
         self.left_out.training.update(checkpoint.left_out)
+        self.clock.continue_from(checkpoint.seconds)
         self.journal.mention(f"resuming {run.name} at iteration {checkpoint.iteration}")
         return checkpoint.iteration
 
@@ -288,7 +308,8 @@ class Trainer:
         confusion = cast(Tensor, self.fabric.all_reduce(confusion, reduce_op="sum"))
         classes = self.curriculum.classes[: step.num_classes]
         scored = number_scored(self.curriculum, step) - len(self.left_out.scoring)
-        entry = step_entry(step, classes, images, *confusion.cpu(), scored=scored) | self.left_out.entry()
+        domains = [self.curriculum.domains_of(other) for other in self.curriculum.steps[: step.index + 1]]
+        entry = step_entry(step, classes, images, confusion.cpu(), scored, domains) | self.left_out.entry()
         if not (self.first_step_given and step.index == 0):
             self.history = [*self.history, self._history_of(entry)]
         if self.fabric.is_global_zero:

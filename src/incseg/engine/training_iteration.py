@@ -11,7 +11,7 @@ from torch import Tensor
 from incseg.batch import Batch, View
 from incseg.config import RunConfig
 from incseg.engine.finite import UpdateGuard, Verdict
-from incseg.engine.optimizer import build_optimizer
+from incseg.engine.optimizer import build_optimizer, set_learning_rate
 from incseg.engine.precision import unscale
 from incseg.engine.quick_network import QuickStudent, Teacher, student_network, teacher_network
 from incseg.engine.step_run import StepRun
@@ -48,10 +48,10 @@ class Iterations:
             return student, None
         return student, teacher_network(context.teacher, shape, self.fabric, quick=quick, **wanted)
 
-    def prepare(self, student: Segmenter, network: QuickStudent) -> UpdateGuard:
+    def prepare(self, student: Segmenter, network: QuickStudent, step: int) -> UpdateGuard:
         """Hand the network to Fabric, with an optimizer; returns what makes the updates."""
         fused = self.quick and self.config.engine.precision != "16-mixed"  # a loss scale must be looked at first
-        optimizer = build_optimizer(student, self.config.optim, fused=fused)
+        optimizer = build_optimizer(student, self.config.optim, step=step, fused=fused)
         model, wrapped = self.fabric.setup(network, optimizer)
         return UpdateGuard(student, model, wrapped, self.config.engine.max_skipped, self.total)
 
@@ -59,8 +59,8 @@ class Iterations:
         """One iteration; returns the loss terms."""
         step, student, optimizer = run.step, run.context.student, run.guard.optimizer
         torch.manual_seed(seed_from(self.config.seed, step.index, iteration, self.fabric.global_rank))
-        for group in optimizer.param_groups:
-            group["lr"] = self.config.optim.learning_rate_at(step.index, iteration / run.iterations)
+        rate = self.config.optim.learning_rate_at(step.index, iteration / run.iterations)
+        set_learning_rate(optimizer.param_groups, rate)
         view, terms = self._descend(run, batch)
         unscale(self.fabric, optimizer.optimizer)
         wrong = run.guard.judge(terms)

@@ -15,6 +15,11 @@ def process_count() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
+def process_rank() -> int:
+    """Which of them this is, from 0."""
+    return dist.get_rank() if process_count() > 1 else 0
+
+
 def sum_over_processes(values: Tensor) -> Tensor:
     """The sum of a tensor over all processes, with gradient: each process receives the gradients of all.
 
@@ -38,6 +43,16 @@ def max_over_processes(values: Tensor) -> Tensor:
     dist.all_reduce(holders)
     share = sum_over_processes(values.where(holds > 0, 0) / holders)
     return share + (largest - share).detach()  # the value to the bit, which a sum of equal shares is not
+
+
+def gathered_over_processes(values: Tensor) -> Tensor:
+    """(N, …) of every process, the same shape in all → (processes · N, …), in their order; without gradient."""
+    if process_count() == 1:
+        return values
+    everyone = values.new_zeros(process_count(), *values.shape)
+    everyone[process_rank()] = values.detach()
+    dist.all_reduce(everyone)
+    return everyone.flatten(0, 1)
 
 
 class _Sum(torch.autograd.Function):

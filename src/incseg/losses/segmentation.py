@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from incseg.losses.coarse import is_fused, label_losses
 from incseg.protocol import IGNORE
-from incseg.upsampling import Scores, full_size
+from incseg.upsampling import CoarseLogits, Scores, full_size
 
 
 def cross_entropy(logits: Scores, labels: Tensor) -> Tensor:
@@ -98,16 +98,20 @@ def balanced_cross_entropy(
     return total / (counts * weights).sum().clamp_min(torch.finfo(logits.dtype).tiny)
 
 
-def binary_cross_entropy(logits: Tensor, labels: Tensor, classes: Sequence[int] | None = None) -> Tensor:
+def binary_cross_entropy(
+    logits: Scores, labels: Tensor, classes: Sequence[int] | None = None, *, positive_weight: float = 1.0
+) -> Tensor:
     """Binary cross-entropy with one sigmoid per class: the sum over classes, the mean over pixels (DKD, STAR, LwF-MC).
 
-    ``−1/|I| Σ_{p: y_p≠255} Σ_{c∈S} [y_p=c] log σ(z_pc) + [y_p≠c] log σ(−z_pc)`` with I all pixels and S the classes
-    that are asked for. (In the code of DKD and STAR an ignored pixel is a no; here it costs nothing, as everywhere.)
+    ``−1/|I| Σ_{p: y_p≠255} Σ_{c∈S} ω [y_p=c] log σ(z_pc) + [y_p≠c] log σ(−z_pc)`` with I all pixels, S the classes that
+    are asked for and ω the weight of a yes. (In the code of DKD and STAR an ignored pixel is a no; here it costs
+    nothing, as everywhere.)
 
     Args:
-        logits: (B, C, H, W) float.
+        logits: (B, C, H, W) float, or coarse ones for that size, of which only S is then enlarged.
         labels: (B, H, W) int64 in 0…C−1, or 255 for ignored.
         classes: S, the channels whose pixels the labels tell; None: all, background being a class like any other.
+        positive_weight: ω; above 1, classes that cover little of the images are found sooner.
 
     Returns:
         A scalar; 0 (with zero gradient) when every pixel is ignored or no class is asked for.
@@ -115,9 +119,11 @@ def binary_cross_entropy(logits: Tensor, labels: Tensor, classes: Sequence[int] 
     asked = torch.tensor(range(logits.shape[1]) if classes is None else classes, dtype=torch.int64)
     asked = asked.to(labels.device)
     targets = (labels.unsqueeze(1) == asked.view(1, -1, 1, 1)).to(logits.dtype)
-    chosen = logits if classes is None else logits.index_select(1, asked)
-    per_pixel = F.binary_cross_entropy_with_logits(chosen, targets, reduction="none").sum(dim=1)
-    return per_pixel.where(labels != IGNORE, 0).sum() / max(labels.numel(), 1)
+    if classes is not None:
+        logits = logits.of(classes) if isinstance(logits, CoarseLogits) else logits.index_select(1, asked)
+    weight = None if positive_weight == 1 else targets.new_tensor(positive_weight)
+    per_pixel = F.binary_cross_entropy_with_logits(full_size(logits), targets, reduction="none", pos_weight=weight)
+    return per_pixel.sum(dim=1).where(labels != IGNORE, 0).sum() / max(labels.numel(), 1)
 
 
 def _mean_over_pixels(log_probs: Tensor, labels: Tensor) -> Tensor:

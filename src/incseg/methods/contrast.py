@@ -22,7 +22,7 @@ from incseg.methods.pixels import grid_size, keep_regions, labels_on_grid, parse
 from incseg.protocol import BACKGROUND, IGNORE
 
 PAPER = "Yang et al., Uncertainty-aware Contrastive Distillation for Incremental Semantic Segmentation, TPAMI 2022"
-VISIBLE = "new+background"  # what the ground truth of a step contains
+VISIBLE, COMPLETE = "new+background", "old+new+background"  # what the ground truth of a step contains
 
 
 @dataclass
@@ -33,8 +33,8 @@ class ExtendedMapCrossEntropy(CrossEntropy):
     complete: ClassVar[bool] = True
 
     def relabel(self, view: View) -> Tensor | None:
-        """The extended map at the size of the image; at step 0, without a teacher, the ground truth."""
-        if view.teacher is None:
+        """The extended map at the size of the image; where the ground truth is complete, and at step 0, that."""
+        if view.teacher is None or view.step.complete:
             return None
         predicted, _ = losses.prediction(view.teacher_scores)
         return losses.extended_labels(view.labels, predicted)
@@ -70,6 +70,7 @@ class ContrastiveDistillation(Contrast):
         truth = labels_on_grid(view.labels, size)
         truth = truth.where(truth != IGNORE, BACKGROUND) if self.released else truth
         labels, extended = losses.extended_map(truth, probs, num_classes=classes)
+        labels = truth if view.step.complete else labels
         anchor_labels, teacher_labels = (
             keep_regions(labels, regions, view.step).flatten() for regions in (self.student, self.teacher)
         )
@@ -128,7 +129,8 @@ class StudentContrast(Contrast):
         if view.step.index == 0:
             return {}
         size = grid_size(view, self.stride)
-        labels = keep_regions(labels_on_grid(view.labels, size), VISIBLE, view.step)
+        regions = COMPLETE if view.step.complete else VISIBLE
+        labels = keep_regions(labels_on_grid(view.labels, size), regions, view.step)
         features, ids = self.anchors(pixels_on_grid(view.student.embedding, size), labels, view.step.num_classes)
         loss = losses.contrastive_distillation_global(
             features, ids, features.detach()[:0], ids[:0], temperature=self.temperature

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, get_args
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -10,7 +10,7 @@ from incseg import losses
 from incseg.batch import View
 from incseg.config import HeadKind
 from incseg.methods.parsing import register_method
-from incseg.methods.part import Part, Segmentation
+from incseg.methods.part import SINGLE_LAYER, Part, Segmentation
 
 
 @dataclass
@@ -21,7 +21,7 @@ class CrossEntropy(Segmentation):
     says nothing about the others.
     """
 
-    heads: ClassVar[tuple[HeadKind, ...]] = get_args(HeadKind)
+    heads: ClassVar[tuple[HeadKind, ...]] = SINGLE_LAYER
     complete: ClassVar[bool] = False
     """Whether its targets label every class so far, not only those of the step."""
 
@@ -31,6 +31,29 @@ class CrossEntropy(Segmentation):
             return {"segmentation": losses.cross_entropy(view.student_scores, view.targets)}
         classes = view.step.seen if self.complete else (*view.step.labelled_old, *view.step.new)
         return {"segmentation": losses.binary_cross_entropy(view.student_logits, view.targets, classes)}
+
+
+@dataclass
+class WeightedBinaryCrossEntropy(Segmentation):
+    """One binary cross-entropy per class that the targets label; a yes weighs more than a no (DKD, STAR)."""
+
+    heads: ClassVar[tuple[HeadKind, ...]] = ("sigmoid",)
+    first_step: ClassVar[str | None] = "weighted binary cross-entropy"
+    first_positive_weight: float = 1.0
+    """In step 0."""
+    positive_weight: float = 1.0
+    """In later steps."""
+
+    def losses(self, view: View) -> dict[str, Tensor]:
+        """``L_bce``."""
+        return {"segmentation": self.on_images(view)}
+
+    def on_images(self, view: View) -> Tensor:
+        """Of the classes that the targets label, the only ones whose logits are enlarged."""
+        weight = self.first_positive_weight if view.step.index == 0 else self.positive_weight
+        classes = (*view.step.labelled_old, *view.step.new)
+        scores = view.student.scores_for(view.labels)
+        return losses.binary_cross_entropy(scores, view.targets, classes, positive_weight=weight)
 
 
 @dataclass

@@ -16,6 +16,7 @@ from incseg.methods.part import Context, Part, default
 class WeightFusion(Part):
     """``θ ← (1−α) θ_old + α θ_new``, ``α = √(n_new/(n_new + n_old))``, background counted as old; old heads freeze."""
 
+    needs_new_classes: ClassVar[bool] = True
     remembers: ClassVar[bool | None] = False  # nothing is kept besides the fused weights
 
     def begin(self, context: Context) -> None:
@@ -39,6 +40,8 @@ class WeightFusion(Part):
 @dataclass
 class FrozenBody(Part):
     """After step 0 encoder, decoder and old heads keep their weights and their statistics."""
+
+    needs_new_classes: ClassVar[bool] = True
 
     def begin(self, context: Context) -> None:
         """Freeze, and switch batch normalisation to its statistics."""

@@ -75,6 +75,7 @@ class ReplayedPictures(LossTerm):
     """
 
     heads: ClassVar[tuple[HeadKind, ...]] = ("softmax",)  # the helpers', the first of which is the network's own
+    needs_new_classes: ClassVar[bool] = True
     first_step: ClassVar[str | None] = ""  # the helper of step 0 is taken from the teacher of step 1
     folder: Path | None = None
     generator: str | None = None

@@ -1,7 +1,7 @@
 """PLOP: pseudo-labels where the teacher is certain, and distillation of feature maps pooled in strips."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -38,12 +38,12 @@ class PseudoLabelCrossEntropy(CrossEntropy):
 
     def begin(self, context: Context) -> None:
         """One pass over the step's data: the uncertainty on background, by the class that the teacher predicts."""
-        if context.teacher is None:
+        if context.teacher is None or context.step.complete:
             return
         classes = context.step.old_classes
         counts = torch.zeros(classes, losses.BINS, dtype=torch.int64, device=context.teacher.mean.device)
         with torch.no_grad():
-            for batch in context.batches():
+            for batch in context.batches(1):
                 scores = in_float32(context.teacher(batch.images)).scores_for(batch.labels)
                 predicted, uncertainty = self._read(losses.enlarge(scores, fused=context.fused), context.step)
                 background = batch.labels == BACKGROUND
@@ -58,15 +58,15 @@ class PseudoLabelCrossEntropy(CrossEntropy):
 
     def relabel(self, view: View) -> Tensor | None:
         """Ground truth where it is foreground, the teacher's class where it is certain, 255 elsewhere."""
-        if view.teacher is None:
+        if view.teacher is None or view.step.complete:
             return None
         predicted, uncertainty = self._read(view.teacher_scores, view.step)
         certain = uncertainty < self.memory["thresholds"][predicted]
         return torch.where(view.labels == BACKGROUND, torch.where(certain, predicted, IGNORE), view.labels)
 
     def losses(self, view: View) -> dict[str, Tensor]:
-        """``ν L_ce``, ν per image; plain cross-entropy at step 0."""
-        if view.teacher is None:
+        """``ν L_ce``, ν per image; plain cross-entropy at step 0, and where every old class is labelled."""
+        if view.teacher is None or view.step.complete:
             return super().losses(view)
         background = view.labels == BACKGROUND
         accepted = background & (view.targets != IGNORE)
@@ -87,14 +87,29 @@ class LocalPod(LossTerm):
 
     def losses(self, view: View) -> dict[str, Tensor]:
         """``√(C/C_new) · 1/6 Σ_l λ_l ‖Φ_l − Φ'_l‖``; background counts in C, as in PLOP's code."""
-        assert view.teacher is not None
-        logits = losses.merge_new_into_background(view.student.logits, view.step.old_classes)
-        maps = [*view.student.raw_stages[-STAGES:], view.student.embedding, logits]
-        teacher_maps = [*view.teacher.raw_stages[-STAGES:], view.teacher.embedding, view.teacher.logits]
-        weights = [self.weight] * (len(maps) - 1) + [self.logits_weight]
-        terms = [w * losses.pod_distance(s, t) for w, s, t in zip(weights, maps, teacher_maps, strict=True)]
-        scale = math.sqrt(view.step.num_classes / len(view.step.new))
-        return {"pod": scale * torch.stack(terms).mean()}
+        return {"pod": weighted_maps(view, losses.pod_distance, self.weight, self.logits_weight)}
+
+
+def weighted_maps(
+    view: View,
+    distance: Callable[[Tensor, Tensor], Tensor],
+    weight: float,
+    last_weight: float,
+    layers: int = STAGES + 2,
+) -> Tensor:
+    """``√(C/C_new) · 1/L Σ_l λ_l d(student, teacher)`` over stages, embedding and logits, as many layers as wanted.
+
+    New classes' logits are merged into background's; the last layer has a weight of its own. Where a step brings no
+    new class, the factor is 1, as in PLOP's code for domains.
+    """
+    assert view.teacher is not None
+    logits = losses.merge_new_into_background(view.student.logits, view.step.old_classes)
+    maps = [*view.student.raw_stages[-STAGES:], view.student.embedding, logits][:layers]
+    teacher_maps = [*view.teacher.raw_stages[-STAGES:], view.teacher.embedding, view.teacher.logits][:layers]
+    weights = [weight] * (len(maps) - 1) + [last_weight]
+    terms = [w * distance(s, t) for w, s, t in zip(weights, maps, teacher_maps, strict=True)]
+    scale = math.sqrt(view.step.num_classes / (len(view.step.new) or view.step.num_classes))
+    return scale * torch.stack(terms).mean()
 
 
 @register_method(

@@ -129,8 +129,13 @@ class Method:
         return any(replays(part) for part in self.parts)
 
     def check(self, steps: Sequence[Step], classes: Sequence[str]) -> None:
-        """Call ``check`` of every part."""
+        """Call ``check`` of every part, and refuse one that needs new classes where a step brings none."""
         for part in self.parts:
+            if part.needs_new_classes and not all(step.new for step in steps):
+                raise InputError(
+                    f"'{part.origin or self.name}' has no meaning where steps bring domains and no new classes: use "
+                    "ft, joint, mib, plop, ucd or another method that does not live on them."
+                )
             part.check(steps, classes)
 
     def check_network(self, student: Segmenter) -> None:
@@ -149,9 +154,11 @@ class Method:
         return next((replay for replay in found if replay is not None), None)
 
     def end(self, context: Context) -> None:
-        """Call ``end`` of every part."""
+        """Call ``end`` of every part, then ``gather`` of every part."""
         for part in self.parts:
             part.end(context)
+        for part in self.parts:
+            part.gather(context)
 
     def view(
         self,
@@ -237,10 +244,16 @@ def _choose(candidates: Sequence[Part], slot: type[Part]) -> Part | None:
     if explicit and len(claims) > 1:
         first, second = claims[:2]
         raise InputError(
-            f"'{first.origin}' and '{second.origin}' cannot be summed: both bring a {slot.__name__.lower()} loss "
+            f"'{first.origin}' and '{second.origin}' cannot be summed: both bring {_named(slot)} "
             f"({type(first).__name__} and {type(second).__name__}); keep one of them."
         )
     return claims[0] if claims else None
+
+
+def _named(slot: type[Part]) -> str:
+    """``a segmentation loss``, ``an initialisation``."""
+    name = slot.__name__.lower()
+    return f"a {name} loss" if issubclass(slot, LossTerm) else f"an {name}"
 
 
 def _without_repetition(parts: Sequence[Part]) -> list[Part]:

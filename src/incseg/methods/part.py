@@ -4,14 +4,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, get_args
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from incseg.batch import Batch, View
-from incseg.config import HeadKind
+from incseg.config import HeadKind, OptimConfig
 from incseg.curriculum.curriculum import Library
 from incseg.loading.replay import Replay
 from incseg.models import Segmenter
@@ -20,9 +20,12 @@ from incseg.protocol import Step
 # Types of settings that several methods have; pydantic refuses values outside their range.
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Temperature = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Stride = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=1)]
+
+SINGLE_LAYER: tuple[HeadKind, ...] = ("softmax", "sigmoid")
 
 
 @dataclass(frozen=True)
@@ -32,10 +35,12 @@ class Context:
     step: Step
     student: Segmenter
     teacher: Segmenter | None
-    batches: Callable[[], Iterable[Batch]]
-    """One pass over the step's own training batches, on the device."""
+    batches: Callable[[int], Iterable[Batch]]
+    """So many passes over the step's own training batches, on the device: the same whenever it is called."""
     library: Library
     """Images to replay."""
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    """How the step is optimised."""
     stable_curvature: float = math.inf
     """The largest second derivative of the loss at which the optimizer still converges in this step.
 
@@ -45,6 +50,8 @@ class Context:
     """One pass over the step's own training images as they are: each at its own size, those of one size together."""
     pixel_counts: Callable[[], Tensor] = lambda: torch.zeros(0)
     """(C,) pixels of each class in the labels of these images, in float64."""
+    images_overlap: bool = True
+    """Whether these images may show classes of later steps, as in the overlapped setting."""
     labels_everything: bool = True
     """Whether these images label every class the student knows, not only those of the step."""
     fused: bool = False
@@ -59,7 +66,7 @@ class Context:
 class Part:
     """One ingredient of a method. Settings are dataclass fields; state that must survive a crash is in ``memory``."""
 
-    heads: ClassVar[tuple[HeadKind, ...]] = get_args(HeadKind)
+    heads: ClassVar[tuple[HeadKind, ...]] = SINGLE_LAYER
     """The kinds of head it works with; a loss on labels or on the teacher's outputs only with those it names."""
     needs_teacher: ClassVar[bool] = False
     needs_stages: ClassVar[bool] = False
@@ -70,12 +77,14 @@ class Part:
     """Its loss compares the images of a batch with each other, so it is not the mean of the losses of smaller ones."""
     rehearses: ClassVar[bool] = False
     """Keeps some images of earlier steps by their index in the dataset, which must therefore still be available."""
+    needs_new_classes: ClassVar[bool] = False
+    """Has no meaning in a step that brings no new classes, as those of a domain protocol."""
     keeps_data: ClassVar[bool] = False
     """Trains on the images and labels of all steps so far: only the upper reference may."""
     remembers: ClassVar[bool | None] = None
     """Keeps something from one step to the next, in ``memory``.
 
-    None derives it: true for a part that overrides ``observe`` or ``end``. Set it where that is wrong.
+    None derives it: true for a part that overrides ``observe``, ``end`` or ``gather``. Set it where that is wrong.
     """
     first_step: ClassVar[str | None] = None
     """A name for what this part changes in step 0: methods with equal names can share a step-0 model.
@@ -118,6 +127,9 @@ class Part:
 
     def end(self, context: Context) -> None:
         """After a step, step 0 included."""
+
+    def gather(self, context: Context) -> None:
+        """After every part's ``end``: statistics of the step's images, with the network as it will be kept."""
 
 
 @dataclass
@@ -170,7 +182,12 @@ class Contrast(LossTerm):
     joins_images: ClassVar[bool] = True
 
 
-SLOTS: tuple[type[LossTerm], ...] = (Segmentation, Distillation, Contrast)
+@dataclass
+class Initialisation(Part):
+    """A slot: how the head of a step begins. A method has at most one; without, it begins as PyTorch does it."""
+
+
+SLOTS: tuple[type[Part], ...] = (Segmentation, Distillation, Contrast, Initialisation)
 
 
 def default(part: Part) -> Part:
@@ -188,7 +205,7 @@ def remembers(part: Part) -> bool:
     """Whether a part keeps something from one step to the next."""
     if part.remembers is not None:
         return part.remembers
-    return type(part).observe is not Part.observe or type(part).end is not Part.end
+    return any(getattr(type(part), hook) is not getattr(Part, hook) for hook in ("observe", "end", "gather"))
 
 
 def first_step(part: Part) -> str:

@@ -33,6 +33,7 @@ class RehearsalMemory(Part):
     """
 
     rehearses: ClassVar[bool] = True
+    needs_new_classes: ClassVar[bool] = True
     size: int = 100
 
     def replay(self, context: Context) -> Replay | None:

@@ -53,7 +53,7 @@ class ClosedForm(Part):
 
     def end(self, context: Context) -> None:
         """Add the step's cells to the statistics and solve."""
-        if self.carried and not (context.labels_everything and not context.step.future):
+        if self.carried and not (context.labels_everything and context.step.is_last):
             return
         try:
             statistics = self._statistics(context)
@@ -64,13 +64,14 @@ class ClosedForm(Part):
             return
         cells = context.pixel_counts() / statistics.layout.stride**2
         statistics = statistics.with_classes(cells[statistics.num_classes :])
-        statistics = gather(context.student, statistics, context.whole_images(), self.fit, _sum_over_processes)
+        images, complete = context.whole_images(), context.step.complete
+        statistics = gather(context.student, statistics, images, self.fit, _sum_over_processes, complete=complete)
         _name_unseen_classes(context, statistics)
         self.memory = {**statistics.state(), **self.fit.state()}
         size = sum(tensor.nbytes for tensor in self.memory.values())
         context.say(f"statistics of {statistics.num_classes - 1} classes for later extensions: {size / 1e6:.1f} MB")
         if self.solves:
-            grown = [*context.student.classifier.head_sizes, len(context.step.new)]
+            grown = [*context.student.classifier.head_sizes, *([len(context.step.new)] if context.step.new else [])]
             sizes = grown if context.step.index > 0 else [context.step.num_classes]
             context.student.use_head(solved_head(statistics, sizes, self.fit.ridge))
 

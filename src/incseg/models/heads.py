@@ -1,8 +1,8 @@
 """Heads: how features become a score per class. The class of a pixel is the arg-max of its scores, for every head.
 
 A head takes the decoder's embedding and the encoder's stages and gives scores on a coarse grid; it says how scores
-become probabilities, and grows with every step. Softmax and sigmoid heads are trained; the one in ``closed_form.py`` is
-solved.
+become probabilities, and grows with every step. Softmax and sigmoid heads are trained, and the one in ``branched.py``;
+that in ``closed_form.py`` is solved.
 """
 
 import math
@@ -38,7 +38,7 @@ class Head(nn.Module, ABC):
 
 
 class TrainedHead(Head):
-    """One convolution per step, so that what an earlier step learnt can be kept, frozen or copied.
+    """One convolution per step (or a branch), so that what an earlier step learnt can be kept, frozen or copied.
 
     They are 1×1, unless a model from elsewhere has them wider.
     """
@@ -52,10 +52,14 @@ class TrainedHead(Head):
 
     def grow(self, classes: int) -> None:
         """Add a head for that many new classes, initialised as PyTorch does, like those of MiB, PLOP and UCD."""
-        head = nn.Conv2d(self.channels, classes, self.kernel_size, padding=self.kernel_size // 2)
+        head = self.new_head(classes)
         if self.heads:
-            head.to(_bias(self._convolutions()[0]).device)
-        self.heads.append(head)
+            head.to(next(self.parameters()).device)
+        self.heads.append(head.train(self.training))
+
+    def new_head(self, classes: int) -> nn.Module:
+        """What a step adds: a convolution."""
+        return nn.Conv2d(self.channels, classes, self.kernel_size, padding=self.kernel_size // 2)
 
     def forward(self, embedding: Tensor, stages: Sequence[Tensor] = ()) -> Tensor:  # noqa: ARG002 - part of every head
         """(B, D, h, w) → (B, C, h, w) logits, in float32 also under mixed precision.

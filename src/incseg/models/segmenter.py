@@ -15,6 +15,7 @@ from incseg.batch import Outputs, upsample
 from incseg.config import Network
 from incseg.errors import InputError, closest
 from incseg.models.activations import last_activations, make_leaky, recorded_inputs
+from incseg.models.branched import BranchedHead
 from incseg.models.closed_form import ClosedFormHead, FeatureLayout
 from incseg.models.decoders import RATES, WINDOW, NetworkParts, SummedDeepLab
 from incseg.models.heads import Head, SigmoidHead, SoftmaxHead, TrainedHead
@@ -24,8 +25,9 @@ from incseg.sizes import STRIDE
 OURS = "deeplabv3-mib"  # the one decoder that is not smp's
 # Arguments of an smp model, and of our decoder, that are not options of the decoder.
 NOT_OPTIONS = {"encoder_name", "encoder_weights", "in_channels", "classes", "activation", "aux_params"}
-TRAINED_HEADS: dict[str, type[TrainedHead]] = {head.kind: head for head in (SoftmaxHead, SigmoidHead)}
+TRAINED_HEADS: dict[str, type[TrainedHead]] = {head.kind: head for head in (SoftmaxHead, SigmoidHead, BranchedHead)}
 SMP_RATES = {8: (12, 24, 36), 16: (6, 12, 18)}  # dilations of smp's DeepLab by output stride
+NEVER = 30.0  # below the lowest logit: e⁻³⁰ of its probability, and not so large that files of logits lose digits
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -49,12 +51,15 @@ class Architecture(Network):
     """Larger images are reduced to it, in training as in prediction; None: images are taken as they are."""
     seen_side: int | None = None
     """The longer side of a typical training image as the network saw it, scaled into the crops; None: not known."""
+    never_background: bool | None = None
+    """Predicts one of the classes everywhere, as it learnt from data without background; None: it does not."""
 
     @classmethod
-    def of(cls, network: Network, crop_size: int) -> "Architecture":
+    def of(cls, network: Network, crop_size: int, *, never_background: bool = False) -> "Architecture":
         """The network that a run's settings choose; it pools as much in evaluation as it does of a training crop."""
         window = crop_size // network.output_stride if network.decoder.lower() == OURS else None
-        return cls(**network.model_dump(include=set(Network.model_fields)), pooling_window=window)
+        chosen = network.model_dump(include=set(Network.model_fields))
+        return cls(**chosen, pooling_window=window, never_background=never_background or None)
 
 
 class Segmenter(nn.Module):
@@ -146,10 +151,15 @@ class Segmenter(nn.Module):
         """(B, 3, H, W) uint8 of any size → (B, C, H, W) logits at that size.
 
         Images are padded below and to the right, by repeating their edge, to the size the encoder can halve evenly.
+        Logits of a network that never predicts background have the lowest for it, everywhere.
         """
         height, width = images.shape[-2:]
         padded = padded_images(images)
-        return upsample(self(padded), padded)[..., :height, :width]
+        outputs = self(padded)
+        if self.architecture.never_background:
+            others = outputs.logits[:, 1:]
+            outputs = outputs._replace(logits=torch.cat([others.amin(dim=1, keepdim=True) - NEVER, others], dim=1))
+        return upsample(outputs, padded)[..., :height, :width]
 
 
 def padded_images(images: Tensor) -> Tensor:

@@ -1,21 +1,20 @@
 """``incseg reproduce``, first half: from a choice of rows and columns of a table to the runs they need."""
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from incseg.config import RunConfig, published_name
-from incseg.errors import InputError, closest
+from incseg.config import published_name
+from incseg.errors import InputError
 from incseg.files import usable_folder
-from incseg.methods import summands
-from incseg.paper.planned_run import PlannedRun, Settings
-from incseg.paper.table_choice import check_seeds, choose_blocks, choose_rows, is_part
+from incseg.paper.row_run import RowRun
+from incseg.paper.table_choice import choose_blocks, choose_rows
 from incseg.paper.tables import Block, PaperRow, PaperTable, read_table
 from incseg.protocol import Protocol
-
-FIRST_SEED = RunConfig.model_fields["seed"].default
+from incseg.study.data_folders import data_roots, data_settings, lists_of_images
+from incseg.study.planned_run import Settings, refuse_unused, settings_for
+from incseg.study.repetitions import seeds_from
+from incseg.study.schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -25,42 +24,30 @@ class Plan:
     table: PaperTable
     rows: Sequence[PaperRow]
     blocks: Sequence[Block]
-    cells: Mapping[tuple[str, str], Sequence[PlannedRun]]
+    cells: Mapping[tuple[str, str], Sequence[RowRun]]
     """One run per class order and seed, by (name of the row, protocol of the block)."""
     left_out: Mapping[str, str]
     """Rows that cannot be run, and why."""
 
     @property
-    def runs(self) -> list[PlannedRun]:
+    def runs(self) -> list[RowRun]:
         """Every run once: several cells may need the same one."""
         return list({run.folder: run for runs in self.cells.values() for run in runs}.values())
 
     @property
-    def pending(self) -> list[tuple[PlannedRun, PlannedRun | None]]:
-        """Runs not done yet, each with the run whose step 0 it starts from; those that train their own come first."""
-        providers: dict[str, PlannedRun] = {}
-        for run in sorted(self.runs, key=lambda run: not run.has_first_step):
-            providers.setdefault(run.first_step, run)
-        waiting = [(run, providers[run.first_step]) for run in self.runs if not run.is_done]
-        pairs = [(run, None if provider is run else provider) for run, provider in waiting]
-        return sorted(pairs, key=lambda pair: pair[1] is not None)
+    def schedule(self) -> Schedule:
+        """Their order."""
+        return Schedule(self.runs)
 
     def commands(self) -> Iterator[str]:
-        """One command per line; lines that begin with # say which may run in parallel."""
+        """One command per line; lines that begin with # say what is left out, what differs, and what waits for what."""
         for row, reason in self.left_out.items():
             yield f"# left out: {row}: {reason}"
-        pending = self.pending
-        yield f"# {self.table.title}: {len(self.runs) - len(pending)} of {len(self.runs)} runs done"
+        done = sum(run.is_done for run in self.runs)
+        yield f"# {self.table.title}: {done} of {len(self.runs)} runs done"
         for words in dict.fromkeys(words for run in self.runs for words in run.deviations):
             yield f"# not the published recipe: {words}"
-        independent = [run for run, provider in pending if provider is None]
-        sharing = [(run, provider) for run, provider in pending if provider is not None]
-        if independent and sharing:
-            yield "# these train their own step 0; run them in any order"
-        yield from (shlex.join(["incseg", *run.arguments()]) for run in independent)
-        if sharing:
-            yield "# these start from another run's step 0; run them in any order once it is there"
-        yield from (shlex.join(["incseg", *run.arguments(provider.folder)]) for run, provider in sharing)
+        yield from self.schedule.commands()
 
 
 def make_plan(
@@ -70,7 +57,7 @@ def make_plan(
     columns: Sequence[str] = (),
     seeds: int = 1,
     out: Path = Path("runs/reproduce"),
-    data_roots: Sequence[str] = (),
+    data_root: Sequence[str] = (),
     splits: Sequence[str] = (),
     orders: Sequence[str] = ("a",),
     settings: Settings | None = None,
@@ -83,29 +70,27 @@ def make_plan(
         columns: protocols or parts of them, such as ``15-5`` or ``15-5/disjoint``; all by default.
         seeds: number of repetitions, each with its own seed.
         out: folder for all runs.
-        data_roots: ``DIR``, or ``DATASET=DIR`` for each dataset.
+        data_root: ``DIR``, or ``DATASET=DIR`` for each dataset.
         splits: published lists of images, ``DIR`` for a single column or ``COLUMN=DIR`` for each, as in ``100-50=DIR``.
         orders: class orders, by name; each is a run of its own.
         settings: settings for all runs, by section; those of a method go to the runs of that method.
     """
-    check_seeds(seeds)
+    repetitions = seeds_from(seeds)
     usable_folder(out)
     found, settings = read_table(table), settings or {}
     chosen, blocks = choose_rows(found, rows), choose_blocks(found, columns)
-    folders = _data_folders(blocks, orders, _data_roots(data_roots, blocks), _lists(splits, blocks, orders))
+    folders = _data_folders(blocks, orders, data_root, splits)
     left_out = {row.label: reason for row in chosen if (reason := _missing_setting(row, settings))}
     possible = [row for row in chosen if row.label not in left_out]
     if not possible:
         reasons = "; ".join(f"{label}: {reason}" for label, reason in left_out.items())
         raise InputError(f"nothing is left to run ({reasons}).")
-    _refuse_unused(settings, possible)
+    refuse_unused(settings, [row.method for row in possible], "of these rows")
     cells = {
         (row.name, block.protocol): [
-            PlannedRun.of(
-                row, block, order, FIRST_SEED + index, _settings_for(row, settings), folders[block.protocol, order], out
-            )
+            RowRun.of(row, block, order, seed, settings_for(row.method, settings), folders[block.protocol, order], out)
             for order in orders
-            for index in range(seeds)
+            for seed in repetitions
         ]
         for block in blocks
         for row in possible
@@ -116,66 +101,22 @@ def make_plan(
     return plan
 
 
-def _data_roots(given: Sequence[str], blocks: Sequence[Block]) -> dict[str, Path]:
-    """Folders by dataset, from one ``DIR`` or several ``DATASET=DIR``."""
-    datasets = sorted({_dataset(block) for block in blocks})
-    named = dict(text.split("=", 1) for text in given if "=" in text)
-    plain = [text for text in given if "=" not in text]
-    if len(plain) > 1 or (plain and (named or len(datasets) > 1)):
-        wish = " ".join(f"{name}=DIR" for name in datasets)
-        raise InputError(
-            f"--data-root {' '.join(given)} does not say which dataset is where: write --data-root {wish}, or choose "
-            "columns of one dataset."
-        )
-    for name in named:
-        if name not in datasets:
-            raise InputError(f"--data-root names '{name}', but the columns are of {', '.join(datasets)}.")
-    return {name: Path(root) for name, root in ([(d, plain[0]) for d in datasets] if plain else named.items())}
-
-
-Column = tuple[str, str]  # a protocol, and the name of the class order in which it is run
-
-
-def _columns(blocks: Sequence[Block], orders: Sequence[str]) -> dict[Column, str]:
-    """Every protocol in every order, and how a person names it: ``ade20k/100-50-b/disjoint`` in order b."""
-    pairs = [(block.protocol, order) for block in blocks for order in orders]
-    return {(protocol, order): published_name(protocol, (order,)) or protocol for protocol, order in pairs}
-
-
-def _lists(given: Sequence[str], blocks: Sequence[Block], orders: Sequence[str]) -> dict[Column, Path]:
-    """Folders of lists by protocol and order, from one ``DIR`` or several ``COLUMN=DIR``."""
-    found: dict[Column, Path] = {}
-    columns = _columns(blocks, orders)
-    for text in given:
-        named, equals, folder = text.rpartition("=")
-        fitting = [column for column, name in columns.items() if not equals or is_part(named, name)]
-        if len(fitting) != 1:
-            wish = " ".join(f"{name}=DIR" for name in columns.values())
-            raise InputError(
-                f"--splits {text} fits {len(fitting)} of the columns, and lists are of one: write --splits {wish}."
-            )
-        found[fitting[0]] = Path(folder)
-    return found
-
-
 def _data_folders(
-    blocks: Sequence[Block], orders: Sequence[str], roots: Mapping[str, Path], lists: Mapping[Column, Path]
-) -> dict[Column, dict[str, Path]]:
-    """The settings ``root`` and ``splits`` of the data, by protocol and order, as far as given."""
-    return {
-        (block.protocol, order): {
-            name: path
-            for name, path in (("root", roots.get(_dataset(block))), ("splits", lists.get((block.protocol, order))))
-            if path is not None
-        }
-        for block in blocks
-        for order in orders
-    }
+    blocks: Sequence[Block], orders: Sequence[str], roots: Sequence[str], splits: Sequence[str]
+) -> dict[tuple[str, str], dict[str, Path]]:
+    """The settings ``root`` and ``splits`` of the data, by protocol and class order, as far as given.
+
+    A person names a column as its recipe is named: ``ade20k/100-50-b/disjoint`` in order b.
+    """
+    pairs = [(block.protocol, order) for block in blocks for order in orders]
+    names = {(protocol, order): published_name(protocol, (order,)) or protocol for protocol, order in pairs}
+    found = data_roots(roots, [_dataset(protocol) for protocol, _ in pairs], "columns")
+    lists = lists_of_images(splits, names, "columns")
+    return {pair: data_settings(found.get(_dataset(pair[0])), lists.get(pair)) for pair in pairs}
 
 
-def _dataset(block: Block) -> str:
-    """The dataset of a block's protocol."""
-    return Protocol.parse(block.protocol).dataset
+def _dataset(protocol: str) -> str:
+    return Protocol.parse(protocol).dataset
 
 
 def _missing_setting(row: PaperRow, settings: Settings) -> str:
@@ -183,19 +124,3 @@ def _missing_setting(row: PaperRow, settings: Settings) -> str:
     section, _, name = (row.needs or "").partition(".")
     given = not row.needs or name in settings.get(section, {})
     return "" if given else f"it needs --{row.needs} VALUE, which the paper does not provide (see: incseg list methods)"
-
-
-def _settings_for(row: PaperRow, settings: Settings) -> dict[str, Any]:
-    """The user's settings for the run as a whole and for the methods of this row."""
-    owners = {*RunConfig.model_fields, *summands(row.method)}
-    return {owner: values for owner, values in settings.items() if owner in owners}
-
-
-def _refuse_unused(settings: Settings, rows: Sequence[PaperRow]) -> None:
-    """Refuse settings that no run would use."""
-    owners = {*RunConfig.model_fields, *(name for row in rows for name in summands(row.method))}
-    for owner in settings:
-        if owner not in owners:
-            raise InputError(
-                f"--{owner}.… is neither a section of the settings nor a method of these rows.{closest(owner, owners)}"
-            )

@@ -1,37 +1,26 @@
-"""``incseg reproduce``, second half: train the runs of a plan and write our numbers beside the paper's.
-
-Each run is a process of its own, so that a run that fails does not stop the others.
-"""
+"""``incseg reproduce``, second half: train the runs of a plan and write our numbers beside the paper's."""
 
 import csv
 import math
-import shlex
 import statistics
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from incseg.config import DataConfig
 from incseg.console import Console, Table, decimal, publish
-from incseg.curriculum import Curriculum, build_curriculum
-from incseg.engine.signals import run_child
-from incseg.errors import Stopped, TrainingError
 from incseg.files import replacing
-from incseg.methods import parse
 from incseg.paper.comparison import ComparedRow, Outcome, as_table, compare
 from incseg.paper.plan import Plan
-from incseg.paper.planned_run import PlannedRun
 from incseg.paper.plots import draw
 from incseg.paper.tables import Block, PaperTable
-from incseg.protocol import Protocol
 from incseg.results import Run, scored_lines
+from incseg.study.execution import execute, refuse_failures
 
 CSV_HEADER = ["table", "protocol", "row", "group", "seeds", "mean", "std", "paper", "difference", "scored"]
 
 
-def reproduce_table(plan: Plan, out: Path, console: Console) -> None:
+def reproduce_table(plan: Plan, out: Path, console: Console, jobs: int = 1) -> None:
     """Train what a plan still needs, then show and write our numbers beside the paper's."""
-    failed = execute(plan, console)
+    failed = execute(plan.schedule, console, jobs)
     outcome = read_outcome(plan)
     for table in as_tables(plan.table, outcome):
         console.show(table)
@@ -42,45 +31,7 @@ def reproduce_table(plan: Plan, out: Path, console: Console) -> None:
     written = ", ".join(map(str, [numbers, *draw(plan.table, outcome, out)]))
     console.say(f"written: {written}")
     publish(csv=numbers, failed=[run.folder for run in failed])
-    if failed:
-        folders = ", ".join(str(run.folder) for run in failed)
-        raise TrainingError(f"{len(failed)} of {len(plan.runs)} runs failed: {folders}; run this again to retry them.")
-
-
-def execute(plan: Plan, console: Console) -> list[PlannedRun]:
-    """Train the runs that are not done yet; returns those that failed."""
-    pending = [run for run, _ in plan.pending]
-    check_data(pending, console)
-    failed = []
-    for number, run in enumerate(pending, 1):
-        asked = ["--quiet"] * console.results_only + ["--progress", "json"] * console.in_lines
-        command = [*run.arguments(_available_first_step(run, plan)), *asked]
-        console.mention(f"run {number} of {len(pending)}: incseg {shlex.join(command)}")
-        code = run_child([sys.executable, "-m", "incseg", *command])
-        if code == Stopped.EXIT_CODE:
-            raise Stopped("stopped as it was asked to; run the same command again to resume from the last checkpoint.")
-        if code != 0:
-            failed.append(run)
-    return failed
-
-
-def check_data(runs: Sequence[PlannedRun], console: Console) -> None:
-    """Check the data, and every method on it, once before the first run, instead of failing in every run."""
-    curricula: dict[tuple[str, DataConfig], Curriculum] = {}
-    for run in runs:
-        config = run.config
-        key = (config.protocol, config.data)
-        if key not in curricula:
-            protocol = Protocol.parse(config.protocol)
-            curricula[key] = build_curriculum(protocol, config.data, console.say, console.mention)
-        curriculum = curricula[key]
-        parse(config.method, config.settings).check(curriculum.steps, curriculum.classes)
-
-
-def _available_first_step(run: PlannedRun, plan: Plan) -> Path | None:
-    """Any finished run with the same step 0: the one planned to provide it may have failed."""
-    others = (other for other in plan.runs if other.folder != run.folder and other.first_step == run.first_step)
-    return next((other.folder for other in others if other.has_first_step), None)
+    refuse_failures(failed, plan.schedule)
 
 
 def read_outcome(plan: Plan) -> Outcome:

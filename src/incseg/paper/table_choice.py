@@ -4,12 +4,7 @@ from collections.abc import Sequence
 
 from incseg.errors import InputError, closest
 from incseg.paper.tables import Block, PaperRow, PaperTable
-
-
-def check_seeds(seeds: int) -> None:
-    """Refuse what is no number of repetitions."""
-    if seeds < 1:
-        raise InputError(f"--seeds {seeds} is not a number of repetitions: give 1 or more.")
+from incseg.study.data_folders import is_part
 
 
 def choose_rows(table: PaperTable, wanted: Sequence[str]) -> list[PaperRow]:
@@ -34,8 +29,3 @@ def choose_blocks(table: PaperTable, wanted: Sequence[str]) -> list[Block]:
                 "or a part such as 15-5 or disjoint."
             )
     return [b for b in table.blocks if not wanted or any(is_part(name, b.protocol) for name in wanted)]
-
-
-def is_part(name: str, protocol: str) -> bool:
-    """Compares whole fields: 10-1 is not a part of 10-10."""
-    return f"/{name.strip('/')}/" in f"/{protocol}/"

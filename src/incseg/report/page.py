@@ -21,6 +21,7 @@ from incseg.protocol import IGNORE
 from incseg.report import charts, curves, per_class
 from incseg.report.album import Album, collect_album
 from incseg.report.differences import agreement_tables, differences
+from incseg.report.paired import paired_table
 from incseg.report.summary import (
     conventions_table,
     per_step_table,
@@ -35,15 +36,15 @@ from incseg.run_folder import RunFolder
 SCRIPTS = ("elements.js", "theme.js", "iou.js", "confusion.js", "pictures.js")
 
 
-def write_report(folders: Sequence[Path], out: Path) -> None:
-    """Compare runs of one protocol on one page."""
+def write_report(folders: Sequence[Path], out: Path, against: str | None = None) -> None:
+    """Compare runs of one protocol on one page; ``against`` names the method from which differences are taken."""
     runs = read_runs(folders)
     usable_file(out)
     with replacing(out) as temporary:
-        temporary.write_text(render(runs), encoding="utf-8")
+        temporary.write_text(render(runs, against), encoding="utf-8")
 
 
-def render(runs: Sequence[Run]) -> str:
+def render(runs: Sequence[Run], against: str | None = None) -> str:
     """The page as text; the same runs give the same page."""
     style, script = _asset("style.css"), "\n".join(_asset(name) for name in SCRIPTS)
     album = collect_album(runs)
@@ -51,7 +52,7 @@ def render(runs: Sequence[Run]) -> str:
         runs=runs,
         title=title_of(runs),
         names=run_names(runs),
-        summary=summary_tables(runs),
+        summary=summary_tables(runs, against),
         miou_panels=curves.miou_over_steps(runs),
         per_step=per_step_table(runs),
         album=album,
@@ -71,9 +72,11 @@ def render(runs: Sequence[Run]) -> str:
     return page
 
 
-def summary_tables(runs: Sequence[Run]) -> list[Table]:
-    """The tables at the top of the page: the scores, and the paper's where it has some."""
-    return [summary_table(runs), conventions_table(runs), *beside_the_paper(runs)]
+def summary_tables(runs: Sequence[Run], against: str | None = None) -> list[Table]:
+    """The tables at the top of the page: the scores, their differences, and the paper's where it has some."""
+    paired = paired_table(runs, against)
+    compared = [paired] if paired else []
+    return [summary_table(runs), *compared, conventions_table(runs), *beside_the_paper(runs)]
 
 
 def _template() -> jinja2.Template:

@@ -42,7 +42,8 @@ def iou_over_steps(runs: Sequence[Run]) -> list[ClassRows]:
     groups = []
     for index, step in enumerate(steps):
         names = [*([runs[0].classes[0]] if index == 0 else []), *step["new_classes"]]
-        groups.append(ClassRows(f"learnt in step {index}", [_class_row(runs, name) for name in names]))
+        if names:
+            groups.append(ClassRows(f"learnt in step {index}", [_class_row(runs, name) for name in names]))
     means = [[_heat_cell(run.miou(k)) if run.entry(k) else EMPTY for k in range(len(steps))] for run in runs]
     return [*groups, ClassRows("mean", [ClassRow("without background", means)])]
 
@@ -70,9 +71,12 @@ class Bar:
 
 
 def forgetting(runs: Sequence[Run]) -> list[tuple[str, list[Bar]]]:
-    """Per class, then on average: one bar per run. Classes of the last step are left out."""
+    """Per class, or per step where steps bring domains, then on average: one bar per run; without the last step's."""
     earlier = [name for step in runs[0].steps[:-1] for name in step["new_classes"]]
     rows = [(name, [_bar(run.result["forgetting"]["classes"].get(name)) for run in runs]) for name in earlier]
+    if runs[0].domains:
+        lost = [run.result["forgetting"]["domains"] for run in runs]
+        rows = [(f"domains of step {k}", [_bar(each[k]) for each in lost]) for k in range(len(runs[0].steps) - 1)]
     return [*rows, ("mean", [_bar(run.result["forgetting"]["mean"]) for run in runs])] if rows else []
 
 

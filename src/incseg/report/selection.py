@@ -6,6 +6,7 @@ from pathlib import Path
 
 from incseg.console import Console
 from incseg.errors import InputError
+from incseg.results import RECORD, Run
 from incseg.run_folder import RunFolder
 
 
@@ -22,6 +23,28 @@ def choose_runs(paths: Sequence[Path], console: Console) -> list[Path]:
         names = ", ".join(map(str, others))
         console.say(f"left out, since not a run with a finished step: {names}.{_inside(others)}")
     return runs
+
+
+def find_results(paths: Sequence[Path], console: Console) -> list[Run]:
+    """Finished runs and records of them, also those in folders; runs that are not finished are named and left out."""
+    found: list[Run] = []
+    for path in (one for given in paths for one in _matching(given)):
+        places = [path] if path.is_file() or _is_run(path) else _results_below(path)
+        if not places:
+            raise InputError(f"{path} holds neither runs nor records of runs (*{RECORD}).")
+        found += [Run.read(place) for place in places]
+    unfinished = [str(run.folder) for run in found if not run.is_complete]
+    if unfinished:
+        console.say(f"left out, since not finished: {', '.join(unfinished)}.")
+    complete = [run for run in found if run.is_complete]
+    if not complete:
+        raise InputError("none of the runs is finished: there is nothing to list.")
+    return sorted(complete, key=lambda run: (run.protocol, run.method, run.seed))
+
+
+def _results_below(folder: Path) -> list[Path]:
+    runs = [path.parent for path in folder.rglob(RunFolder(folder).result.name)]
+    return sorted([*runs, *folder.rglob(f"*{RECORD}")])
 
 
 def _matching(path: Path) -> list[Path]:

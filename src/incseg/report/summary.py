@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from incseg.console import Table, mean_and_spread, percent
@@ -17,7 +18,7 @@ from incseg.results import Run, scored_lines
 SCORES: dict[str, Callable[[Run], float]] = {
     "all w/o bg": lambda run: run.miou(-1, "all"),
     "all+bg": lambda run: run.miou(-1, "all_with_background"),
-    "harmonic": lambda run: run.counted("ucd")["harmonic"],
+    "harmonic": lambda run: run.miou(-1, "harmonic") if run.domains else run.counted("ucd")["harmonic"],
     "forgetting": lambda run: nan_if_none(run.result["forgetting"]["mean"]),
     "avg. steps w/o bg": lambda run: run.average_over_steps("all"),
     "avg. steps+bg": lambda run: run.average_over_steps("all_with_background"),
@@ -45,18 +46,21 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
             )
     begins_at = [len(first.steps) - len(run.steps) for run in runs]
     compared = zip(runs, begins_at, strict=True)
-    return _labelled([replace(run, begins_at=start, compared_base=first.base) for run, start in compared])
+    return labelled([replace(run, begins_at=start, compared_base=first.base) for run, start in compared])
 
 
 def _comparable(first: Run, run: Run) -> bool:
     """An offline run fits both settings: with all classes at once, disjoint and overlapped are the same."""
     datasets = [Protocol.parse(one.protocol).dataset for one in (first, run)]
+    by_domain = [bool(one.domains) for one in (first, run)]  # these are scored on other images
     alike = run.protocol == first.protocol or (run.is_offline and datasets[0] == datasets[1])
+    alike = alike and by_domain[0] == by_domain[1]
     return alike and run.classes == first.classes
 
 
-def _labelled(runs: Sequence[Run]) -> list[Run]:
-    labelled: list[Run] = []
+def labelled(runs: Sequence[Run]) -> list[Run]:
+    """Name runs of one method by the settings in which they differ."""
+    named_so_far: list[Run] = []
     for run in runs:
         siblings = [other for other in runs if (other.method, other.protocol) == (run.method, run.protocol)]
         names = sorted({name for other in siblings for name in other.settings})
@@ -64,11 +68,11 @@ def _labelled(runs: Sequence[Run]) -> list[Run]:
         words = [f"{name.removeprefix('settings.')} {run.settings.get(name, 'default')}" for name in differing]
         words = ["offline", *words] if run.protocol != runs[0].protocol else words
         named = replace(run, label=f"{run.method} ({', '.join(words)})" if words else run.method)
-        for other in labelled:
+        for other in named_so_far:
             if (other.label, other.seed) == (named.label, named.seed):
                 raise InputError(f"{other.folder} and {run.folder} are the same run with the same seed: give one.")
-        labelled.append(named)
-    return labelled
+        named_so_far.append(named)
+    return named_so_far
 
 
 def run_names(runs: Sequence[Run]) -> list[str]:
@@ -88,17 +92,14 @@ def summary_table(runs: Sequence[Run]) -> Table:
 
     Runs that differ only in their seed are averaged. Background is counted in columns that say ``+bg``, and only there.
     """
-    groups = _class_groups(runs[0])
+    groups, explained = _domain_groups(runs[0]) if runs[0].domains else _class_groups(runs[0])
     rows = []
     for label in dict.fromkeys(run.label for run in runs):
         seeds = [run for run in runs if run.label == label]
-        columns = [[run.group(first, last) for run in seeds] for first, last in groups]
-        columns += [[score(run) for run in seeds] for score in SCORES.values()]
+        columns = [[score(run) for run in seeds] for score in (*groups.values(), *SCORES.values())]
         rows.append([label, *(mean_and_spread(column) for column in columns)])
-    distinct = groups[:-1] if len(groups) > 2 else groups  # the last group then repeats several of the others
-    classes = "; ".join(f"{_range(a, b)}: {', '.join(runs[0].classes[a : b + 1])}" for a, b in distinct)
-    headers = ["method", *(_range(first, last) for first, last in groups), *SCORES]
-    note = "\n".join([*scored_lines(runs), classes])
+    headers = ["method", *groups, *SCORES]
+    note = "\n".join([*scored_lines(runs), explained])
     return Table(f"{title_of(runs)}: mIoU after the last step (%)", headers, rows, note)
 
 
@@ -121,17 +122,36 @@ def conventions_table(runs: Sequence[Run]) -> Table:
     return Table(title, headers, rows, "\n".join([*scored_lines(runs), note]))
 
 
-def _class_groups(run: Run) -> list[tuple[int, int]]:
-    """Ranges of channels: the first step's classes, then each later step's, then all later ones together.
+Groups = dict[str, Callable[[Run], float]]
+"""Columns of the summary by their headers."""
 
-    As in the paper's tables, later steps of a single class each are shown only together.
+
+def _class_groups(run: Run) -> tuple[Groups, str]:
+    """Columns of ranges of classes, and what they are in words.
+
+    They are the first step's, then each later step's, then all later ones together. As in the paper's tables, later
+    steps of a single class each are shown only together.
     """
     ends = list(itertools.accumulate(len(step["new_classes"]) for step in run.steps))
     steps = [(a + 1, b) for a, b in itertools.pairwise([0, *ends])]
-    if len(steps) == 1:
-        return steps
     only_together = len(steps) == 2 or all(a == b for a, b in steps[1:])
-    return [steps[0], *([] if only_together else steps[1:]), (ends[0] + 1, ends[-1])]
+    later = [*([] if only_together else steps[1:]), (ends[0] + 1, ends[-1])] if len(steps) > 1 else []
+    ranges = [steps[0], *later]
+    distinct = ranges[:-1] if len(ranges) > 2 else ranges  # the last then repeats several of the others
+    explained = "; ".join(f"{_range(a, b)}: {', '.join(run.classes[a : b + 1])}" for a, b in distinct)
+    return {_range(a, b): partial(Run.group, first_channel=a, last_channel=b) for a, b in ranges}, explained
+
+
+def _domain_groups(run: Run) -> tuple[Groups, str]:
+    """Columns of the domains of step 0 and of all later steps, and what they are in words."""
+    first, *later = [group["names"] for group in run.domains]
+    start, end = len(first), len(first) + sum(map(len, later))
+    ranges = {"first": (1, start), **({"later": (start + 1, end)} if later else {})}
+    names = [*first, *itertools.chain.from_iterable(later)]
+    explained = "; ".join(f"domains {_range(a, b)}: {', '.join(names[a - 1 : b])}" for a, b in ranges.values())
+    return {
+        f"domains {_range(a, b)}": partial(Run.miou, step=-1, name=key) for key, (a, b) in ranges.items()
+    }, explained
 
 
 def _range(first: int, last: int) -> str:
@@ -140,7 +160,8 @@ def _range(first: int, last: int) -> str:
 
 def per_step_table(runs: Sequence[Run]) -> Table:
     """mIoU of all foreground classes known so far, after every step, and the number of images it was scored on."""
-    learnt = [", ".join(step["new_classes"]) for step in runs[0].steps]
+    brought = [group["names"] for group in runs[0].domains] or [step["new_classes"] for step in runs[0].steps]
+    learnt = [", ".join(names) for names in brought]
     rows = [
         [f"{index} (+ {names})" if index else f"0 ({names})", *(percent(run.miou(index)) for run in runs)]
         for index, names in enumerate(learnt)

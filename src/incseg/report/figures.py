@@ -1,0 +1,83 @@
+"""Charts of results as SVG files that stand alone; the same results give the same bytes."""
+
+import itertools
+import math
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from importlib import resources
+
+from incseg.metrics import mean
+from incseg.report.charts import HEIGHT, WIDTH, Curve, Panel, marker_of, rounded_range, style_of
+from incseg.results import Run
+
+LEGEND = 190  # pixels at the right
+RULES = (
+    "text{font:11px sans-serif;fill:#444}.panel-title{font-weight:600;font-size:12.5px}.end{text-anchor:end}"
+    ".middle{text-anchor:middle}.grid{stroke:#ddd;stroke-width:.8}.marker{fill:currentColor}"
+    ".line{fill:none;stroke:currentColor;stroke-width:1.8}"
+)
+
+
+def by_label(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Runs that differ only in their seed, together."""
+    return {label: [run for run in runs if run.label == label] for label in dict.fromkeys(run.label for run in runs)}
+
+
+def over_the_steps(runs: Sequence[Run]) -> str:
+    """mIoU of all classes known so far after every step, background counted; the mean over the seeds."""
+    steps = range(max(len(run.steps) for run in runs))
+    curves = [
+        Curve(index, label, [(step, 100 * mean(r.miou(step, "all_with_background") for r in some)) for step in steps])
+        for index, (label, some) in enumerate(by_label(runs).items())
+    ]
+    high = rounded_range([y for curve in curves for _, y in curve.points if math.isfinite(y)])
+    ticks = [(step, str(step)) for step in steps]
+    title = "mIoU of all classes so far, with background (%)"
+    return standalone(Panel(title, curves, (-0.1, steps[-1] + 0.1), ticks, high, "after step", marked=True))
+
+
+def old_and_new(runs: Sequence[Run]) -> str:
+    """Every method as a point: mIoU of the classes of step 0, and of those learnt later, both without background."""
+    curves = []
+    for index, (label, some) in enumerate(by_label(runs).items()):
+        scores = [run.counted("ucd") for run in some]
+        old, new = (100 * mean(each[name] for each in scores) for name in ("base", "later"))
+        curves.append(Curve(index, label, [(old, new)]))
+    points = list(itertools.chain(*(curve.points for curve in curves)))
+    across, up = (rounded_range([point[axis] for point in points if math.isfinite(point[axis])]) for axis in (0, 1))
+    ticks = [(value, f"{value:g}") for value in across]
+    return standalone(
+        Panel(
+            "mIoU of the classes learnt later (%)",
+            curves,
+            across,
+            ticks,
+            up,
+            "mIoU of the classes of step 0 (%)",
+            marked=True,
+        )
+    )
+
+
+def standalone(panel: Panel) -> str:
+    """A panel with its colours, on white, and with a legend at its right."""
+    svg = ET.fromstring(panel.to_svg())
+    svg.attrib |= {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 {WIDTH + LEGEND} {HEIGHT}"}
+    svg.insert(0, ET.Element("rect", {"width": "100%", "height": "100%", "fill": "white"}))
+    style = ET.Element("style")
+    style.text = RULES + "".join(f".run-{index}{{color:{colour}}}" for index, colour in _colours())
+    svg.insert(0, style)
+    for row, curve in enumerate(panel.curves):
+        entry = ET.SubElement(
+            svg, "g", {"class": style_of(curve.run), "transform": f"translate({WIDTH + 8} {34 + 16 * row})"}
+        )
+        ET.SubElement(entry, "path", {"class": "marker", "d": marker_of(curve.run)})
+        ET.SubElement(entry, "text", {"x": "10", "y": "4"}).text = curve.name
+    return f"{ET.tostring(svg, encoding='unicode')}\n"
+
+
+def _colours() -> list[tuple[str, str]]:
+    """Those of the page in its light theme."""
+    sheet = (resources.files("incseg.report") / "template" / "style.css").read_text(encoding="utf-8")
+    return re.findall(r"--run-(\d): light-dark\((#\w+),", sheet)

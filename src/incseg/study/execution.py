@@ -1,0 +1,150 @@
+"""Train the runs of a study, each in a process of its own, so that one that fails does not stop the others."""
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol as Interface
+
+import torch
+
+from incseg.config import DataConfig
+from incseg.console import Console
+from incseg.curriculum import Curriculum, build_curriculum
+from incseg.engine.machine import usable_cores
+from incseg.engine.signals import Children
+from incseg.errors import Stopped, TrainingError
+from incseg.methods import parse
+from incseg.protocol import Protocol
+from incseg.study.latest_lines import LatestLines, last_line
+from incseg.study.planned_run import PlannedRun
+from incseg.study.schedule import Schedule
+
+PATIENCE = 0.2  # seconds between two looks at the processes
+
+
+class Child(Interface):
+    """What is asked of a process."""
+
+    def poll(self) -> int | None:
+        """The exit code, None while it runs."""
+
+
+def execute(schedule: Schedule, console: Console, jobs: int = 1) -> list[PlannedRun]:
+    """Train the runs that are not done yet, up to ``jobs`` at once; returns those that failed."""
+    pending = [run for run, _ in schedule.pending]
+    check_data(pending, console)
+    with Children().heard() as children, LatestLines(console) as latest:
+        return Execution(schedule, console, jobs, children, pending, latest).run()
+
+
+def refuse_failures(failed: Sequence[PlannedRun], schedule: Schedule) -> None:
+    """Tell at the end which runs failed."""
+    if failed:
+        folders = ", ".join(str(run.folder) for run in failed)
+        number = len(schedule.runs)
+        raise TrainingError(f"{len(failed)} of {number} runs failed: {folders}; run this again to retry them.")
+
+
+def check_data(runs: Sequence[PlannedRun], console: Console) -> None:
+    """Check the data, and every method on it, once before the first run, instead of failing in every run."""
+    curricula: dict[tuple[str, DataConfig], Curriculum] = {}
+    for run in runs:
+        config = run.config
+        key = (config.protocol, config.data)
+        if key not in curricula:
+            protocol = Protocol.parse(config.protocol)
+            curricula[key] = build_curriculum(protocol, config.data, console.say, console.mention)
+        curriculum = curricula[key]
+        parse(config.method, config.settings).check(curriculum.steps, curriculum.classes)
+
+
+@dataclass
+class Execution:
+    """Which runs wait, which are in training and in which place, which failed."""
+
+    schedule: Schedule
+    console: Console
+    jobs: int
+    children: Children
+    waiting: list[PlannedRun]
+    latest: LatestLines
+    places: dict[int, tuple[PlannedRun, Child]] = field(default_factory=dict)
+    failed: list[PlannedRun] = field(default_factory=list)
+
+    def run(self) -> list[PlannedRun]:
+        """Until all are done or failed; returns those that failed."""
+        total = len(self.waiting)
+        while self.waiting or self.places:
+            if self.children.asked_to_stop and not self.places:
+                raise _stopped()
+            while len(self.places) < self.jobs and not self.children.asked_to_stop and (ready := self._next_ready()):
+                self.waiting.remove(ready)
+                place = next(place for place in range(self.jobs) if place not in self.places)
+                self.places[place] = (ready, self._start(ready, place, total - len(self.waiting), total))
+            if not self._collect():
+                self.latest.show([_log_of(run) for run, _ in self.places.values()] if self.jobs > 1 else [])
+                time.sleep(PATIENCE)
+        return self.failed
+
+    def _next_ready(self) -> PlannedRun | None:
+        """The first run whose step 0 is there, or is trained by none of those in training."""
+        in_training = {run.first_step for run, _ in self.places.values() if not run.has_first_step}
+        free = (run for run in self.waiting if run.has_first_step or not in_training & run.accepted_first_steps)
+        return next(free, None)
+
+    def _start(self, run: PlannedRun, place: int, number: int, total: int) -> Child:
+        asked = ["--quiet"] * self.console.results_only + ["--progress", "json"] * self.console.in_lines
+        command = [*run.arguments(self._available_first_step(run)), *asked]
+        log = _log_of(run) if self.jobs > 1 else None
+        beside = f" (what it says: {log})" if log else ""
+        self.console.mention(f"run {number} of {total}: incseg {shlex.join(command)}{beside}")
+        share = self._share_of_the_machine(place, run.config.engine.devices)
+        return self.children.start([sys.executable, "-m", "incseg", *command], log, share)
+
+    def _available_first_step(self, run: PlannedRun) -> Path | None:
+        """Any finished step 0 that it accepts: the run planned to provide it may have failed."""
+        if run.has_first_step:
+            return None
+        others = (other for other in self.schedule.runs if other.first_step in run.accepted_first_steps)
+        return next((other.folder for other in others if other.has_first_step), None)
+
+    def _share_of_the_machine(self, place: int, devices: int) -> dict[str, str]:
+        """With several at once: a part of the cores, and where there are several GPUs, one after the other."""
+        if self.jobs == 1:
+            return {}
+        threads = max(1, usable_cores() // self.jobs)
+        share = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
+        gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(torch.cuda.device_count())))).split(",")
+        return share | ({"CUDA_VISIBLE_DEVICES": gpus[place % len(gpus)]} if len(gpus) > 1 == devices else {})
+
+    def _collect(self) -> bool:
+        """Note the runs that have ended; returns whether there was one."""
+        ended = {place: code for place, (_, child) in self.places.items() if (code := child.poll()) is not None}
+        for place, code in ended.items():
+            run, _ = self.places.pop(place)
+            if code == Stopped.EXIT_CODE:
+                raise _stopped()
+            if code != 0:
+                self.failed.append(run)
+            if self.jobs > 1:
+                self.console.mention(f"{'done' if code == 0 else 'failed'}: {run.folder}{_last_words(run, code)}")
+        return bool(ended)
+
+
+def _stopped() -> Stopped:
+    return Stopped("stopped as it was asked to; run the same command again to resume from the last checkpoint.")
+
+
+def _log_of(run: PlannedRun) -> Path:
+    """Beside the folder of the run, which it makes itself."""
+    run.folder.parent.mkdir(parents=True, exist_ok=True)
+    return run.folder.with_name(f"{run.folder.name}.log")
+
+
+def _last_words(run: PlannedRun, code: int) -> str:
+    said = last_line(_log_of(run)) if code else ""
+    return f" ({said})" if said else ""

@@ -1,0 +1,81 @@
+"""Records: the results of finished runs as small files that can be kept under version control and read like runs.
+
+A record is ``result.json`` without confusion matrices, with what every step cost and the command that gives the run.
+It carries a checksum, so that a number changed by hand is noticed, and no path of the machine it was made on.
+"""
+
+import hashlib
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from incseg.config import RunConfig, as_text, flat_settings, from_yaml, load_recipe, published_name, section_types
+from incseg.methods import parse
+from incseg.results import RECORD, Run
+from incseg.run_folder import RunFolder, write_json
+from incseg.study.planned_run import recipe_name
+
+NOT_KEPT = ("unreadable", "agreement", "colours", "extends")
+
+
+def write_record(run: Run, out: Path) -> Path:
+    """Write the record of a finished run below a folder, by protocol; returns the file.
+
+    It is named after method and seed, and a checksum of the settings: the same run gives the same file.
+    """
+    settings = json.dumps(_without_places(run.settings), sort_keys=True)
+    name = f"{run.method}-seed{run.seed}-{hashlib.sha256(settings.encode()).hexdigest()[:6]}{RECORD}"
+    path = out / recipe_name(run.protocol) / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, record_of(run, from_yaml(RunFolder(run.folder).config)))
+    return path
+
+
+def record_of(run: Run, config: RunConfig) -> dict[str, Any]:
+    """What is kept of a run."""
+    method = parse(config.method, config.settings)
+    kept = {name: value for name, value in run.result.items() if name not in NOT_KEPT}
+    return {
+        **kept,
+        "command": command_for(config),
+        "settings": _without_places(run.settings),
+        "keeps_images": method.keeps_data or method.rehearses,
+        "steps": [
+            {**{name: value for name, value in step.items() if name != "confusion"}, "cost": run.cost(step["step"])}
+            for step in run.steps
+        ],
+    }
+
+
+def command_for(config: RunConfig) -> str:
+    """The command that trains this configuration; ``DIR`` stands for folders."""
+    recipe = published_name(config.protocol, config.data.class_order) or config.protocol
+    words = ["incseg", "train", recipe, "--method", config.method, "--seed", str(config.seed)]
+    words += ["--data-root", "DIR"] if config.data.root else []
+    words += ["--splits", "DIR"] if config.data.splits else []
+    return shlex.join([*words, *_changed(config, load_recipe(recipe, {"method": config.method, "seed": config.seed}))])
+
+
+def _changed(config: RunConfig, plain: RunConfig) -> Iterator[str]:
+    """The settings in which a configuration differs from another, as the command line takes them."""
+    ours, theirs = config.model_dump(mode="json"), plain.model_dump(mode="json")
+    counted = {tuple(name.split(".")[:2]) for name in flat_settings(config)}
+    for section in section_types():
+        for name, value in ours[section].items():
+            if value != theirs[section][name] and (section, name) in counted and (section, name) != ("data", "splits"):
+                yield from (f"--{section}.{name.replace('_', '-')}", as_text(_named(value)))
+    for method, values in ours["settings"].items():
+        for name, value in values.items():
+            if value != theirs["settings"].get(method, {}).get(name):
+                yield from (f"--{method}.{name.replace('_', '-')}", as_text(_named(value)))
+
+
+def _without_places(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _named(value) for name, value in settings.items()}
+
+
+def _named(value: Any) -> Any:
+    """A file or folder by its name alone: where it lies says something of the machine and nothing of the run."""
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value

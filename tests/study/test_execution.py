@@ -1,0 +1,185 @@
+"""`incseg compare` from the command line to the numbers, and several runs at once."""
+
+import itertools
+import json
+import os
+import re
+import signal
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_line import InThisProcess, run
+from incseg.console import Console
+from incseg.engine.journal import Journal
+from incseg.engine.signals import Children
+from incseg.errors import Stopped
+from incseg.study import execution
+from incseg.study.comparison_plan import Entrant, plan_comparison
+from incseg.study.execution import Execution
+from incseg.study.latest_lines import LatestLines
+from incseg.study.planned_run import PlannedRun
+from incseg.study.schedule import Schedule
+
+QUICK = ["--model.encoder", "test_resnet", "--model.decoder", "deeplabv3plus", "--model.weights", "none",
+         "--model.decoder-options", '{"decoder_channels": 16}', "--data.crop-size", "64", "--data.workers", "0",
+         "--optim.epochs", "1", "--optim.batch-size", "8", "--engine.accelerator", "cpu", "--engine.pictures", "0",
+         "--engine.loggers", "none", "--engine.log-every", "1"]  # fmt: skip
+
+
+def final_score(folder: Path) -> float:
+    """Mean IoU of all classes but background in percent, from the confusion matrix alone."""
+    confusion = json.loads((folder / "result.json").read_text())["steps"][-1]["confusion"]
+    columns = list(zip(*confusion, strict=True))
+    unions = [sum(confusion[c]) + sum(columns[c]) - confusion[c][c] for c in range(5)]
+    return statistics.fmean(100 * confusion[c][c] / unions[c] for c in range(1, 5) if unions[c])
+
+
+def stopping_once() -> Callable[..., None]:
+    original, stopped = Journal.log, list[bool]()
+
+    def log(self: Journal, name: str, done: int, *rest: object) -> None:
+        original(self, name, done, *rest)  # type: ignore[arg-type]
+        if (name, done) == ("step 1", 1) and not stopped:
+            stopped.append(True)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return log
+
+
+def test_a_comparison_is_stopped_resumed_survives_a_failing_run_and_ends_in_numbers(
+    tiny_folder: Path,
+    tmp_path: Path,
+    processes: InThisProcess,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["compare", "folder/2-2/overlapped", "--methods", "ft", "mib", "--against", "mib", "--seeds", "2",
+             "--data-root", str(tiny_folder), "--out", str(tmp_path), *QUICK]  # fmt: skip
+    runs = tmp_path / "folder-2-2-overlapped"
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "log", stopping_once())
+        assert run(*words) == Stopped.EXIT_CODE
+    assert processes.folders() == ["ft-seed42"]
+    assert (runs / "ft-seed42" / "checkpoint.pt").exists()
+
+    blocker = runs / "mib-seed43"
+    blocker.write_text("a file where the folder of a run should be")
+    capsys.readouterr()
+    assert run(*words) == 1
+    assert processes.folders()[1:] == ["ft-seed42", "ft-seed43", "mib-seed42", "mib-seed43"]
+    said = capsys.readouterr()
+    assert f"1 of 4 runs failed: {blocker}; run this again" in said.err
+    assert re.search(r"difference from mib[^:]*:[^:]*│ ft +│ 1 │", said.out)  # what is there is compared
+
+    blocker.unlink()
+    processes.commands.clear()
+    assert run(*words, "--json") == 0
+    assert processes.folders() == ["mib-seed43"]
+    document = json.loads(capsys.readouterr().out)
+    assert document["result"]["failed"] == []
+    assert set(document["result"]["runs"]) == {str(runs / f"{m}-seed{s}") for m in ("ft", "mib") for s in (42, 43)}
+    models = [[(runs / f"{m}-seed{s}/step-0/model.safetensors").read_bytes() for m in ("ft", "mib")] for s in (42, 43)]
+    assert models[0][0] == models[0][1] != models[1][0] == models[1][1]
+    values = [final_score(runs / f"ft-seed{s}") - final_score(runs / f"mib-seed{s}") for s in (42, 43)]
+    (row,) = next(t["rows"] for t in document["tables"] if "difference from mib" in t["title"])
+    shown = row["all w/o bg"].replace("−", "-").split()
+    assert (float(shown[0]), float(shown[2])) == pytest.approx(
+        (statistics.fmean(values), statistics.stdev(values)), abs=0.051
+    )
+    page = Path(document["result"]["reports"]["folder/2-2/overlapped"])
+    assert page == runs / "report.html"
+    assert "difference from mib" in page.read_text()
+
+
+@dataclass
+class MadeUpChild:
+    """A run that finishes step 0 at its second look, and ends at its fourth."""
+
+    folder: Path
+    fails: bool
+    code: int | None = None
+    looks: int = 0
+
+    def poll(self) -> int | None:
+        self.looks += 1
+        if self.looks == 2 and not self.fails:
+            (self.folder / "step-0").mkdir(parents=True)
+            (self.folder / "step-0" / "scores.json").touch()
+        if self.looks == 4:
+            self.code = 1 if self.fails else 0
+        return self.code
+
+
+@dataclass
+class MadeUpChildren(Children):
+    """Notes which runs are in training whenever one begins."""
+
+    failing: Sequence[str] = ()
+    started: list[tuple[str, str, list[str]]] = field(default_factory=list)
+    children: list[MadeUpChild] = field(default_factory=list)
+    asked_to_stop: bool = False
+
+    def start(self, command: Sequence[str], log: Path, *_: object) -> MadeUpChild:  # type: ignore[override]
+        log.write_text("said before\nthe disk is full\n\n")
+        options = dict(itertools.pairwise(command))
+        folder = Path(options["--out"])
+        beside = [child.folder.name for child in self.children if child.code is None]
+        self.started.append((folder.name, Path(options.get("--first-step", "")).name, beside))
+        self.children.append(MadeUpChild(folder, folder.name in self.failing))
+        return self.children[-1]
+
+
+def executed(
+    folder: Path, jobs: int, methods: Sequence[str], **made_up: Any
+) -> tuple[MadeUpChildren, list[PlannedRun]]:
+    entrants = [Entrant(method, written=method) for method in methods]
+    schedule = plan_comparison(["demo"], entrants, seeds=[42, 43], out=folder).schedule
+    children = MadeUpChildren(**made_up)
+    pending = [run for run, _ in schedule.pending]
+    console = Console()
+    return children, Execution(Schedule(schedule.runs), console, jobs, children, pending, LatestLines(console)).run()
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution, "PATIENCE", 0)
+
+
+def test_several_at_once_begin_as_soon_as_their_step_0_is_there(tmp_path: Path) -> None:
+    children, failed = executed(tmp_path, 3, ["ft", "mib", "ewc"])
+    assert not failed
+    assert max(len(beside) for *_, beside in children.started) == 2
+    first = [name for name, *_ in children.started[:3]]
+    assert first == ["ft-seed42", "ft-seed43", "ewc-seed42"]  # mib waits for ft
+    shared = {name: source for name, source, _ in children.started}
+    assert shared["mib-seed42"] == "ft-seed42"
+    assert shared["mib-seed43"] == "ft-seed43"
+    assert shared["ewc-seed43"] == ""
+
+
+def test_one_that_shares_begins_while_the_other_trains_on(tmp_path: Path) -> None:
+    children, _ = executed(tmp_path, 4, ["ft", "mib"])
+    assert children.started[2] == ("mib-seed42", "ft-seed42", ["ft-seed42", "ft-seed43"])
+
+
+def test_where_the_first_one_fails_the_next_trains_its_own_step_0(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    children, failed = executed(tmp_path, 4, ["ft", "mib", "ucd"], failing=["ft-seed42"])
+    assert [run.folder.name for run in failed] == ["ft-seed42"]
+    shared = {name: source for name, source, _ in children.started}
+    assert (shared["mib-seed42"], shared["ucd-seed42"]) == ("", "mib-seed42")
+    said = capsys.readouterr().out.splitlines()
+    assert f"failed: {tmp_path}/demo/ft-seed42 (the disk is full)" in said
+    assert f"done: {tmp_path}/demo/ft-seed43" in said
+
+
+def test_asked_to_stop_nothing_more_begins(tmp_path: Path) -> None:
+    with pytest.raises(Stopped, match="run the same command again"):
+        executed(tmp_path, 2, ["ft", "mib"], asked_to_stop=True)
+    assert not list(tmp_path.iterdir())
