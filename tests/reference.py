@@ -94,13 +94,16 @@ def unbiased_cross_entropy(pixels: Sequence[Vector], labels: Sequence[int], old_
 
 
 def unbiased_distillation(
-    student: Sequence[Vector], teacher: Sequence[Vector], no_new_class: Sequence[bool] | None = None
+    student: Sequence[Vector], teacher: Sequence[Vector], labels: Sequence[int] | None = None
 ) -> float:
-    """UCD eq. 15 and 16, over the number of old classes as in MiB's code; of some pixels no new class may be known."""
+    """UCD eq. 15 and 16, over the number of old classes as in MiB's code; labels may tell which pixels are new."""
     total = 0.0
     for index, (z_student, z_teacher) in enumerate(zip(student, teacher, strict=True)):
         p, q = softmax(z_student), softmax(z_teacher)
-        is_old = no_new_class is not None and no_new_class[index]
+        label = 255 if labels is None else labels[index]
+        if len(q) <= label < 255:
+            continue
+        is_old = label == 0
         for c in range(len(q)):
             merged = p[0] + sum(p[len(q) :]) if c == 0 and not is_old else p[c]
             total -= q[c] * math.log(merged)

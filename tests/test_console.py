@@ -85,7 +85,7 @@ def test_words_and_numbers_of_a_wide_table_are_not_broken(width: int, name: str,
 
 def test_a_long_name_is_broken_between_words_before_columns_are_moved_below() -> None:
     screen = io.StringIO()
-    name = "mib+ucd (optim.incremental_learning_rate 0.001, mib.keep_background True)"
+    name = "mib+ucd (optim.incremental_learning_rate 0.001, mib.trust_labels True)"
     Console(file=screen, width=80).show(Table("mIoU", HEADERS[:8], [[name, *["71.5"] * 7]]))
     shown = screen.getvalue()
     assert shown.count("method") == 1

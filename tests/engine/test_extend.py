@@ -169,7 +169,8 @@ def test_settings_follow_from_the_data_and_the_models_past(tiny_model: Model, fo
     assert config.data.crop_size == 96
     assert config.optim.incremental_learning_rate == pytest.approx(0.005)
     assert config.model.encoder == "test_resnet"
-    assert config.settings == {"mib": {"keep_background": True}}
+    assert config.settings == {"mib": {"trust_labels": True}}
+    assert (config.optim.freeze_norm, config.optim.encoder_rate) == (True, 0.1)
     past = Model(tiny_model.segmenter, tiny_model.classes, [{"crop_size": 64, "learning_rate": 0.3}])
     config = choose_settings(past, source, new, "ft", 1, None, {"optim": {"batch_size": 1}, "ft": {}})
     assert (config.data.crop_size, config.optim.learning_rate) == (64, 0.3)

@@ -38,12 +38,12 @@ def test_equals_its_definition(new: int) -> None:
 
 
 @pytest.mark.parametrize("new", [0, 1, 3])
-def test_background_is_not_shared_where_no_new_class_can_be(new: int) -> None:
+def test_labels_tell_where_background_is_not_shared_and_what_is_not_distilled(new: int) -> None:
     student, teacher = example(new)
-    known = torch.tensor([True, False, True, True, False, False] * 2).view(2, 2, 3)
-    expected = reference.unbiased_distillation(pixels(student), pixels(teacher), known.flatten().tolist())
-    assert float(unbiased_distillation(student, teacher, known)) == pytest.approx(expected, rel=1e-12)
-    everywhere = unbiased_distillation(student, teacher, torch.ones_like(known))
+    labels = torch.tensor([0, 255, 1, 3 + new, 0, min(new, 1) * 4] * 2).view(2, 2, 3)
+    expected = reference.unbiased_distillation(pixels(student), pixels(teacher), labels.flatten().tolist())
+    assert float(unbiased_distillation(student, teacher, labels)) == pytest.approx(expected, rel=1e-12)
+    everywhere = unbiased_distillation(student, teacher, torch.zeros_like(labels))
     plain = -(teacher.softmax(1) * student.log_softmax(1)[:, :4]).mean()
     torch.testing.assert_close(everywhere, plain, rtol=1e-12, atol=0)
 

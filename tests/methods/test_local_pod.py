@@ -28,9 +28,10 @@ def make_view() -> View:
     return View(Batch(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), labels), outputs(5), outputs(3), SECOND)
 
 
-def test_sure_pixels_are_labelled_and_the_others_ignored() -> None:
+@pytest.mark.parametrize("trusts", [False, True])
+def test_sure_pixels_are_labelled_and_the_others_ignored(trusts: bool) -> None:
     view = make_view()
-    part = PseudoLabelCrossEntropy()
+    part = PseudoLabelCrossEntropy(trust_labels=trusts)
     part.memory["thresholds"] = torch.tensor([0.5, 0.9, 0.2])
     targets = part.relabel(view)
     assert targets is not None
@@ -42,7 +43,7 @@ def test_sure_pixels_are_labelled_and_the_others_ignored() -> None:
                 named = p.index(max(p))
                 entropy = -sum(q * math.log(q) for q in p) / math.log(3)
                 truth = int(view.labels[b, y, x])
-                sure = entropy <= [0.5, 0.9, 0.2][named]
+                sure = entropy <= [0.5, 0.9, 0.2][named] or (trusts and named == 0)
                 assert int(targets[b, y, x]) == (truth if truth != 0 else named if sure else 255)
     assert set(targets.unique().tolist()) >= {3, 255}
 

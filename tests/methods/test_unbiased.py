@@ -19,9 +19,9 @@ def view(step: Step) -> View:
 STEP = Step(1, old=(1, 2), new=(3, 4))
 
 
-def test_background_is_kept_where_it_is_labelled_if_that_is_wished() -> None:
+def test_labels_are_trusted_if_that_is_wished() -> None:
     seen = view(STEP)
-    for settings, known in (({}, None), ({"keep_background": True}, seen.labels == 0)):
+    for settings, known in (({}, None), ({"trust_labels": True}, seen.labels)):
         terms = methods.parse("mib", {"mib": settings}).losses(seen)
         expected = 10 * unbiased_distillation(seen.student_logits, seen.teacher_logits, known)
         torch.testing.assert_close(terms["distillation"], expected)

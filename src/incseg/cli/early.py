@@ -9,7 +9,7 @@ from incseg.config import DataConfig, Layer, RunConfig, from_yaml, refuse_twice,
 from incseg.engine.admission import check_first_step_is_done, check_run, check_weights_file
 from incseg.errors import InputError
 from incseg.model_header import read_header, refuse_statistics, require_description
-from incseg.protocol import Protocol, class_order
+from incseg.protocol import Protocol, Setting, class_order
 from incseg.registry import DATASETS, METHODS
 from incseg.run_folder import RunFolder, model_file, statistics_file
 
@@ -41,7 +41,7 @@ def refuse_missing_data(config: RunConfig) -> None:
     protocol = Protocol.parse(config.protocol)
     refuse_unknown_dataset(protocol.dataset)
     source = open_source(protocol.dataset, config.data.root, config.data)
-    if config.data.known is None:  # an extension is one step, whatever its folder holds
+    if config.data.known is None and protocol.setting is not Setting.DOMAIN:  # these have steps of other kinds
         class_order(source.classes, config.data.class_order, source.orders)
         protocol.steps(len(source.classes) - 1)
     if config.data.splits is not None:

@@ -229,6 +229,7 @@ def reproduce(
     seeds_from(seeds)
     choose_rows(found, rows)
     choose_blocks(found, columns)
+    positive(jobs)
     usable_folder(out)
 
     from incseg.paper.plan import make_plan  # only now: PyTorch takes seconds, a refusal above should not
@@ -249,7 +250,7 @@ def reproduce(
         print("\n".join(plan.commands()))
         publish(commands=plan.commands())
     else:
-        reproduce_table(plan, out, Console(), positive(jobs))
+        reproduce_table(plan, out, Console(), jobs)
 
 
 def positive(jobs: int) -> int:

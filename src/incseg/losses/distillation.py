@@ -8,11 +8,11 @@ from torch.nn import functional as F
 
 from incseg.losses.coarse import is_fused, teacher_losses
 from incseg.losses.feature_maps import mean_norm
-from incseg.protocol import BACKGROUND
+from incseg.protocol import BACKGROUND, IGNORE
 from incseg.upsampling import Scores, full_size
 
 
-def unbiased_distillation(student_logits: Scores, teacher_logits: Scores, no_new_class: Tensor | None = None) -> Tensor:
+def unbiased_distillation(student_logits: Scores, teacher_logits: Scores, labels: Tensor | None = None) -> Tensor:
     """Output distillation in which the teacher's background may be any new class (MiB; UCD eq. 15 and 16).
 
     ``−1/(|P|·K) Σ_p Σ_{c<K} q_p(c) log p̂_p(c)`` with q the teacher's softmax over its K classes,
@@ -22,22 +22,25 @@ def unbiased_distillation(student_logits: Scores, teacher_logits: Scores, no_new
     Args:
         student_logits: (B, C, H, W) float, or coarse ones for that size.
         teacher_logits: (B, K, H, W), likewise, K ≤ C; no gradient flows into it.
-        no_new_class: (B, H, W) bool, pixels that are known to be of no new class: there ``p̂(0) = p(0)``. None, as in
-            the paper: any pixel may be.
+        labels: (B, H, W) int64, ground truth that tells every pixel of a new class. What is labelled background is
+            none, so ``p̂(0) = p(0)`` there; what is labelled as a new class is not what the teacher says, and costs
+            nothing. None, as in the paper: any pixel may be of a new class, and is distilled.
 
     Returns:
         A scalar; 0 (with zero gradient) for an empty batch.
     """
     old_classes = _old_classes(student_logits, teacher_logits)
     if is_fused(student_logits) and is_fused(teacher_logits):
-        total = teacher_losses(student_logits, teacher_logits, merge_new=True, no_new_class=no_new_class).sum()
+        total = teacher_losses(student_logits, teacher_logits, merge_new=True, labels=labels).sum()
         return total / teacher_logits.numel()
     log_probs = torch.log_softmax(full_size(student_logits), dim=1)
     background = torch.cat([log_probs[:, :1], log_probs[:, old_classes:]], dim=1).logsumexp(dim=1, keepdim=True)
-    if no_new_class is not None:
-        background = torch.where(no_new_class[:, None], log_probs[:, :1], background)
+    if labels is not None:
+        background = torch.where((labels == BACKGROUND)[:, None], log_probs[:, :1], background)
     merged = torch.cat([background, log_probs[:, 1:old_classes]], dim=1)
     teacher = torch.softmax(full_size(teacher_logits).detach(), dim=1)
+    if labels is not None:
+        teacher = teacher * ~_is_new(labels, old_classes)[:, None]
     return -(teacher * merged).sum() / max(merged.numel(), 1)
 
 
@@ -57,10 +60,15 @@ def label_guided_distillation(student_logits: Tensor, teacher_logits: Tensor, la
     """
     old_classes, classes = _old_classes(student_logits, teacher_logits), student_logits.shape[1]
     teacher = torch.softmax(teacher_logits.detach(), dim=1)
-    is_new = (labels >= old_classes) & (labels < classes)
+    is_new = _is_new(labels, old_classes)
     takes_background = F.one_hot(labels.where(is_new, BACKGROUND), classes).movedim(-1, 1)
     targets = F.pad(teacher[:, 1:], (0, 0, 0, 0, 1, classes - old_classes)) + takes_background * teacher[:, :1]
     return -(targets * torch.log_softmax(student_logits, dim=1)).sum() / max(student_logits.numel(), 1)
+
+
+def _is_new(labels: Tensor, old_classes: int) -> Tensor:
+    """Which pixels are labelled as a class that the teacher does not know."""
+    return (labels >= old_classes) & (labels != IGNORE)
 
 
 def output_distillation(student_logits: Scores, teacher_logits: Scores) -> Tensor:

@@ -29,12 +29,14 @@ class PseudoLabelCrossEntropy(CrossEntropy):
 
     Where the ground truth is background, the teacher's class is the label if its uncertainty is below that class'
     threshold, measured once before the step over all processes; otherwise the pixel is ignored. An image's loss is
-    multiplied by ν, the share of its background that got a pseudo-label.
+    multiplied by ν, the share of its background that got a pseudo-label. With ``trust_labels``, where the teacher says
+    background too, background is the label however uncertain the teacher is.
     """
 
     heads: ClassVar[tuple[HeadKind, ...]] = ("softmax",)
     needs_teacher: ClassVar[bool] = True
     thresholds: Thresholds = "median"
+    trust_labels: bool = False
 
     def begin(self, context: Context) -> None:
         """One pass over the step's data: the uncertainty on background, by the class that the teacher predicts."""
@@ -62,6 +64,8 @@ class PseudoLabelCrossEntropy(CrossEntropy):
             return None
         predicted, uncertainty = self._read(view.teacher_scores, view.step)
         certain = uncertainty < self.memory["thresholds"][predicted]
+        if self.trust_labels:
+            certain |= predicted == BACKGROUND
         return torch.where(view.labels == BACKGROUND, torch.where(certain, predicted, IGNORE), view.labels)
 
     def losses(self, view: View) -> dict[str, Tensor]:
@@ -118,11 +122,19 @@ def weighted_maps(
     paper="Douillard et al., PLOP: Learning without Forgetting for Continual Semantic Segmentation, CVPR 2021",
 )
 def plop(
-    pod_weight: Weight = 0.01, logits_weight: Weight = 0.0005, thresholds: Thresholds = "median"
+    pod_weight: Weight = 0.01,
+    logits_weight: Weight = 0.0005,
+    thresholds: Thresholds = "median",
+    trust_labels: bool = False,
 ) -> Sequence[Part]:
     """``L = ν L_ce(S) + λ_pod L_pod`` (UCD eq. 18–20); the weights are those for VOC.
 
     ``thresholds``: pseudo-labels are certain below the median entropy of their class, or below what the released code
-    computes in its place, which accepts more of them.
+    computes in its place, which accepts more of them. ``trust_labels``, which is ours: where labels and teacher both
+    say background, it is background.
     """
-    return [PseudoLabelCrossEntropy(thresholds), LocalPod(pod_weight, logits_weight), BalancedInitialisation()]
+    return [
+        PseudoLabelCrossEntropy(thresholds, trust_labels),
+        LocalPod(pod_weight, logits_weight),
+        BalancedInitialisation(),
+    ]

@@ -13,7 +13,6 @@ from incseg.methods.finetune import CrossEntropy
 from incseg.methods.parsing import register_method
 from incseg.methods.part import Context, Distillation, Initialisation, Part, Weight
 from incseg.models.heads import SoftmaxHead
-from incseg.protocol import BACKGROUND
 
 
 @dataclass
@@ -39,12 +38,12 @@ class UnbiasedDistillation(Distillation):
 
     needs_teacher: ClassVar[bool] = True
     weight: float = 10.0
-    keep_background: bool = False
+    trust_labels: bool = False
 
     def losses(self, view: View) -> dict[str, Tensor]:
         """``λ_kd L_kd``."""
-        no_new_class = view.labels == BACKGROUND if self.keep_background else None
-        loss = losses.unbiased_distillation(view.student_scores, view.teacher_scores, no_new_class)
+        labels = view.labels if self.trust_labels else None
+        loss = losses.unbiased_distillation(view.student_scores, view.teacher_scores, labels)
         return {"distillation": self.weight * loss}
 
 
@@ -66,10 +65,11 @@ class BalancedInitialisation(Initialisation):
     "unbiased cross-entropy and distillation: background may be any class of another step",
     paper="Cermelli et al., Modeling the Background for Incremental Learning, CVPR 2020",
 )
-def mib(kd_weight: Weight = 10.0, keep_background: bool = False) -> Sequence[Part]:
+def mib(kd_weight: Weight = 10.0, trust_labels: bool = False) -> Sequence[Part]:
     """``L = L_seg + λ_kd L_kd`` (UCD eq. 12).
 
-    With ``keep_background``, which is ours, what the teacher calls background may be a new class only where the pixel
-    is not labelled background: there background keeps the teacher's probability instead of sharing it.
+    With ``trust_labels``, which is ours, labels say which pixels are of a new class: where background is labelled, it
+    keeps the teacher's probability instead of sharing it with new classes, and where a new class is labelled, the
+    student need not say what the teacher says.
     """
-    return [UnbiasedCrossEntropy(), UnbiasedDistillation(kd_weight, keep_background), BalancedInitialisation()]
+    return [UnbiasedCrossEntropy(), UnbiasedDistillation(kd_weight, trust_labels), BalancedInitialisation()]

@@ -39,7 +39,7 @@ def at_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Case:
-    """Student and teacher, labels among which are ignored ones, and some pixels known to be of no new class."""
+    """Student and teacher, and labels, among which are ignored ones."""
 
     def __init__(
         self,
@@ -59,7 +59,6 @@ class Case:
         self.size, self.align_corners, self.old = size, align_corners, old
         choices = torch.tensor([c for c in range(classes) if c != 255] + [255])
         self.labels = choices[torch.randint(0, len(choices), (batch, *size), generator=rng)].to(DEVICE)
-        self.no_new_class = (torch.rand(batch, *size, generator=rng) < 0.5).to(DEVICE)
         self.shares = torch.rand(batch, generator=rng).to(DEVICE)
 
     def scores(self, logits: Tensor) -> CoarseLogits:
@@ -77,7 +76,7 @@ LOSSES: dict[str, Loss] = {
         s, case.labels, old_classes=case.old, learn_labelled_old=True
     ),
     "unbiased distillation": lambda _, s, t: losses.unbiased_distillation(s, t),
-    "background kept": lambda case, s, t: losses.unbiased_distillation(s, t, case.no_new_class),
+    "labels trusted": lambda case, s, t: losses.unbiased_distillation(s, t, case.labels),
     "output distillation": lambda _, s, t: losses.output_distillation(s, t),
 }
 
@@ -116,9 +115,9 @@ def test_every_loss(name: str) -> None:
 
 ODD = [
     (Case(1, 1, (1, 1), (3, 5)), "unbiased"),
-    (Case(4, 4, (3, 2), (2, 1)), "background kept"),
+    (Case(4, 4, (3, 2), (2, 1)), "labels trusted"),
     (Case(3, 2, (2, 2), (2, 2), dtype=torch.float16), "unbiased"),
-    (Case(21, 16, (1, 2), (3, 40), align_corners=True, dtype=torch.bfloat16), "background kept"),
+    (Case(21, 16, (1, 2), (3, 40), align_corners=True, dtype=torch.bfloat16), "labels trusted"),
     (Case(300, 260, (2, 1), (5, 19), align_corners=True), "unbiased distillation"),
     (Case(6, 2, (3, 1), (1, 6), align_corners=True, dtype=torch.float16), "unbiased, old labels"),
     (Case(3, 2, (2, 2), (5, 6), scale=200.0), "unbiased"),
@@ -163,12 +162,12 @@ def test_nothing_to_learn_costs_nothing() -> None:
 @runs_kernels
 def test_memory_layout_changes_nothing() -> None:
     case = Case(5, 3, (1, 2), (3, 5))
-    expected = run(case, "background kept"), run(case, "unbiased")
+    expected = run(case, "labels trusted"), run(case, "unbiased")
     case.student = case.student.to(memory_format=torch.channels_last)
     case.teacher = torch.stack([case.teacher, case.teacher], dim=-1)[..., 0]
-    case.labels, case.no_new_class = (x.mT.contiguous().mT for x in (case.labels, case.no_new_class))
+    case.labels = case.labels.mT.contiguous().mT
     assert not case.student.is_contiguous()
-    found = run(case, "background kept"), run(case, "unbiased")
+    found = run(case, "labels trusted"), run(case, "unbiased")
     for got, want in zip(found, expected, strict=True):
         assert torch.equal(got[0], want[0])
         assert torch.equal(got[1], want[1])
@@ -212,7 +211,7 @@ def test_large_on_the_gpu(name: str, dtype: torch.dtype) -> None:
 
 
 @needs_gpu
-@pytest.mark.parametrize("name", ["unbiased", "background kept"])
+@pytest.mark.parametrize("name", ["unbiased", "labels trusted"])
 @pytest.mark.parametrize("align_corners", [False, True])
 @pytest.mark.parametrize(
     ("classes", "old", "grid", "size"),

@@ -55,7 +55,7 @@ def label_losses(
 
 
 def teacher_losses(
-    scores: CoarseLogits, teacher: CoarseLogits, *, merge_new: bool, no_new_class: Tensor | None = None
+    scores: CoarseLogits, teacher: CoarseLogits, *, merge_new: bool, labels: Tensor | None = None
 ) -> Tensor:
     """(B,) cross-entropy with the teacher's K probabilities, summed over the pixels of an image.
 
@@ -63,12 +63,13 @@ def teacher_losses(
         scores: of the student.
         teacher: its classes are the first K of the student's; no gradient flows into it.
         merge_new: the teacher's background stands for background and all new classes; else these do not take part.
-        no_new_class: (B, H, W) bool, with ``merge_new``: pixels at which it stands for background alone.
+        labels: (B, H, W) integer, with ``merge_new``: where they are 0 it stands for background alone, and pixels of a
+            new class cost nothing.
     """
     classes, old = scores.logits.shape[1], teacher.logits.shape[1]
     group = range(old, classes) if merge_new and classes > old else None
-    mask = None if no_new_class is None or group is None else no_new_class.view(torch.uint8)
-    return _losses(scores, Target(mask, teacher, classes if merge_new else old, group))
+    known = None if group is None else labels
+    return _losses(scores, Target(known, teacher, classes if merge_new else old, group))
 
 
 def read_pixels(scores: CoarseLogits, measure: Measure) -> tuple[Tensor, Tensor]:

@@ -103,16 +103,19 @@ def _label_target(labels, weights, at, inside, c, classes, grouped_labels, IGNOR
 
 
 @triton.jit
-def _teacher_target(z, labels, at, inside, c, GROUP: tl.constexpr, LABELS: tl.constexpr):
-    """q, r and the weight of a row of pixels of which a teacher has logits."""
+def _teacher_target(z, labels, at, inside, c, old, IGNORE: tl.constexpr, GROUP: tl.constexpr, LABELS: tl.constexpr):
+    """q, r and the weight of a row of pixels of which a teacher has logits for the first ``old`` classes."""
     _, q, sum_q = _exponentials(z)
     q *= (1.0 / sum_q)[None, :]
     merged = inside & GROUP
+    weight = tl.where(inside, 1.0, 0.0)
     if LABELS:
-        merged &= tl.load(labels + at, mask=inside, other=0) == 0
+        label = tl.load(labels + at, mask=inside, other=IGNORE).to(tl.int32)
+        merged &= label != 0
+        weight = tl.where((label >= old) & (label != IGNORE), 0.0, weight)
     is_merged = (c == 0)[:, None] & merged[None, :]
     r = tl.sum(tl.where(is_merged, q, 0.0), axis=0)
-    return tl.where(is_merged, 0.0, q), r, tl.where(inside, 1.0, 0.0)
+    return tl.where(is_merged, 0.0, q), r, weight
 
 
 @triton.jit
@@ -142,7 +145,8 @@ def pixel_losses(
 ):  # fmt: skip
     """One part of a cell: the sum of its pixels' losses, and what they add to the gradient of the cell's four nodes.
 
-    With a teacher ``labels`` tells, where it is not 0, that the teacher's background stands for itself and not for G.
+    With a teacher, its background stands for itself and not for G where the label is 0, and pixels labelled with a
+    class that it does not know cost nothing.
     """
     LN2: tl.constexpr = 0.6931471805599453  # noqa: N806
     image, i, j, part = _cell(rows, columns, parts)
@@ -165,7 +169,7 @@ def pixel_losses(
         at = (image * rows[1] + y) * columns[1] + x
         if TEACHER:
             z = teacher_first + down * teacher_change
-            q, r, weight = _teacher_target(z, labels, at, inside, c, GROUP, LABELS)
+            q, r, weight = _teacher_target(z, labels, at, inside, c, teacher_classes, IGNORE, GROUP, LABELS)
         else:
             q, r, weight = _label_target(labels, weights, at, inside, c, classes, grouped_labels, IGNORE, WEIGHTS)
         loss, gradient = _row(first + down * change, q, r, outside, GROUP)
