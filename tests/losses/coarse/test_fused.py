@@ -262,8 +262,8 @@ def test_no_synchronisation_equal_bits_and_little_memory(name: str) -> None:
 def test_in_the_interpreter() -> None:
     """Every test above that a GPU is not needed for, in a process whose Triton interprets."""
     found = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "--import-mode=importlib", "-p", "no:cacheprovider", __file__],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
+        [sys.executable, "-m", "pytest", "-qx", "--noconftest", "-p", "no:cacheprovider", __file__],
+        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
