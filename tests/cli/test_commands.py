@@ -106,7 +106,7 @@ def test_lists_fit_a_small_terminal(
         (["train", "shapes/4-2", "--settings.ucd", "3"], "'settings' is neither a group of settings nor a method"),
         (["train", "shapes/4-2", "--method.x", "1"], "'method' is neither a group of settings nor a method"),
         (["train", "shapes/4-2", "--ucd.temprature", "1"], "Did you mean 'ucd.temperature'?"),
-        (["train", "shapes/4-2", "--mib.zzz", "1"], "The settings of 'mib' are: kd-weight, keep-background."),
+        (["train", "shapes/4-2", "--mib.zzz", "1"], "The settings of 'mib' are: kd-weight, trust-labels."),
         (["train", "shapes/4-2", "--method", "mib", "--ucd.temperature", "1"], "'ucd' is neither"),
         (["train", "shapes/4-2", "--model.decoder-options", "{a"], "model.decoder_options cannot be '{a'"),
         (["train", "shapes/4-2", "--model.decoder-options", "16"], "model.decoder_options cannot be 16"),
@@ -389,7 +389,7 @@ def test_orders_of_one_protocol_go_to_folders_of_their_own(monkeypatch: pytest.M
     folders: list[Path] = []
     monkeypatch.setattr("incseg.engine.assembly.train", lambda _, folder, *__: folders.append(folder))
     monkeypatch.setattr("incseg.cli.train.show_runs", lambda *_: None)
-    monkeypatch.setattr("incseg.cli.train.refuse_missing_data", lambda _: None)
+    monkeypatch.setattr("incseg.cli.early.refuse_missing_data", lambda _: None)
     for recipe in ("ade20k/100-50/disjoint", "ade20k/100-50-b/disjoint", "ade20k/100-50"):
         assert run("train", recipe, "--method", "mib") == 0
     names = [str(folder) for folder in folders]
