@@ -2,7 +2,7 @@
 
 import os
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from command_line import InThisProcess
 from incseg.batch import Batch
 from incseg.config import RunConfig, load_recipe
+from incseg.datasets import shapes
 from incseg.deploy.model import Model
 from incseg.engine.assembly import train
 from incseg.engine.checkpoint import FinishedStep
@@ -21,7 +22,7 @@ from incseg.models.closed_form import Statistics
 from incseg.models.gather import Fit, feature_layout, gather, solved_head
 from incseg.models.storage import save_model
 from incseg.run_folder import RunFolder
-from samples import write_folder
+from samples import fewer_shapes, write_folder
 
 SHARED = Path(__file__).parents[2] / "shared"
 
@@ -37,6 +38,16 @@ def _private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_folder(tmp_path_factory.mktemp("tiny") / "data", train=24, val=8)
+
+
+@pytest.fixture
+def few_shapes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The embedded dataset with a tenth of its images."""
+    for name in ("TRAIN_IMAGES", "VAL_IMAGES"):
+        monkeypatch.setattr(shapes, name, getattr(shapes, name))  # put back afterwards
+    fewer_shapes()
+    yield
+    shapes._source.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -114,3 +114,9 @@ def test_scores_by_domain_add_counts_before_they_divide() -> None:
     assert scores == pytest.approx({"old": 7 / 12, "new": 1, "first": 3 / 4, "later": 12 / 16, "harmonic": 3 / 4})
     assert math.isnan(domain_scores(groups[:1])["old"])
     assert domain_scores(groups[:1])["new"] == 3 / 4
+
+
+def test_background_that_was_not_scored_counts_nowhere() -> None:
+    iou = [math.nan, 0.5, math.nan, 0.7]
+    found = {name: convention.scores(iou, base=2)["all"] for name, convention in CONVENTIONS.items()}
+    assert found == pytest.approx({"ucd": 0.6, "plop": 0.6, "dkd": 0.4})

@@ -104,7 +104,7 @@ class Convention:
     counts_background: bool
     """Among the base classes, and in the mean of all."""
     absent_is_zero: bool = False
-    """A class that appears nowhere counts as 0, instead of being left out."""
+    """A class that appears nowhere counts as 0, instead of being left out; background that was not scored does not."""
 
     def scores(self, iou: Sequence[float], base: int) -> dict[str, float]:
         """``base``, ``later``, ``all``, and the harmonic mean of the first two.
@@ -113,7 +113,7 @@ class Convention:
             iou: per channel, background first.
             base: number of foreground classes learnt in step 0.
         """
-        counted = [0.0 if self.absent_is_zero and math.isnan(value) else value for value in iou]
+        counted = [iou[0], *(0.0 if self.absent_is_zero and math.isnan(value) else value for value in iou[1:])]
         start = 0 if self.counts_background else 1
         first, later = mean(counted[start : base + 1]), mean(counted[base + 1 :])
         return {"base": first, "later": later, "all": mean(counted[start:]), "harmonic": harmonic_mean(first, later)}

@@ -389,7 +389,7 @@ def test_orders_of_one_protocol_go_to_folders_of_their_own(monkeypatch: pytest.M
     folders: list[Path] = []
     monkeypatch.setattr("incseg.engine.assembly.train", lambda _, folder, *__: folders.append(folder))
     monkeypatch.setattr("incseg.cli.train.show_runs", lambda *_: None)
-    monkeypatch.setattr("incseg.cli.early.refuse_missing_data", lambda _: None)
+    monkeypatch.setattr("incseg.cli.train.refuse_run", lambda *_: None)
     for recipe in ("ade20k/100-50/disjoint", "ade20k/100-50-b/disjoint", "ade20k/100-50"):
         assert run("train", recipe, "--method", "mib") == 0
     names = [str(folder) for folder in folders]

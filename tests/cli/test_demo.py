@@ -10,6 +10,7 @@ from incseg.cli import studies
 SOME = ("ft", "mib+ucd")
 
 
+@pytest.mark.usefixtures("few_shapes")
 def test_the_demo_runs_its_methods_from_one_first_step(
     tmp_path: Path, processes: InThisProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

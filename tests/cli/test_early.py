@@ -25,7 +25,7 @@ REFUSED = [
     "train voc/15-5/overlapped --data-root nowhere", "train nope/1-1/overlapped", "predict nowhere x.jpg",
     "predict . x.jpg", "export nowhere", "serve nowhere", "extend nowhere --data d --out o", "report nowhere",
     "eval nowhere", "eval nowhere --data d", "reproduce nope", "merge a b --out c", "forget a b --out c",
-    "statistics a --data b",
+    "statistics a --data b", "compare nowhere.yaml --methods mib", "compare demo --methods mib nope", "compare demo",
     "import nowhere --classes c --out d", "data check nope", "data check folder --data-root nowhere",
     "data split voc/15-5/overlapped --data-root nowhere", "bench nope",
     "train shapes/4-9/overlapped", "train shapes/4-2/overlapped --method mib+mib", "train folder/2-1 --data-root data",

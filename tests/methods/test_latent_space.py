@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -18,6 +17,7 @@ from incseg.methods.latent_space import Prototypes, Sparsity
 from incseg.methods.unbiased import UnbiasedDistillation
 from incseg.models import Architecture, Segmenter
 from incseg.protocol import Step, steps
+from processes import PROCESSES, spawn
 
 FIRST, SECOND = steps("2-2", 4)
 STUDENT = Segmenter(Architecture(encoder="test_resnet", decoder_options={"decoder_channels": 8}), [3])
@@ -164,8 +164,9 @@ def worker(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@PROCESSES
 def test_two_processes_equal_one_on_the_joined_batch(tmp_path: Path) -> None:
-    mp.spawn(worker, args=(str(tmp_path),), nprocs=WORLD)  # type: ignore[attr-defined, no-untyped-call]
+    spawn(worker, tmp_path, WORLD)
     by_rank = [torch.load(tmp_path / f"rank{rank}.pt") for rank in range(WORLD)]
     for kind, name in by_rank[0]:
         model = make_network()

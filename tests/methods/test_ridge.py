@@ -8,7 +8,6 @@ from typing import cast
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor
 
 from command_line import run
@@ -22,6 +21,7 @@ from incseg.models import Architecture, Segmenter
 from incseg.models.closed_form import ClosedFormHead, Statistics
 from incseg.models.gather import Fit, gather
 from incseg.protocol import Step
+from processes import PROCESSES, spawn
 from samples import context
 
 NETWORK = Architecture(encoder="test_resnet", decoder="deeplabv3", decoder_options={"decoder_channels": 8})
@@ -143,8 +143,9 @@ def gathered(batches: list[Batch]) -> Statistics:
     return statistics
 
 
+@PROCESSES
 def test_two_processes_gather_what_one_gathers(tmp_path: Path) -> None:
-    mp.spawn(worker, args=(str(tmp_path),), nprocs=WORLD)  # type: ignore[attr-defined, no-untyped-call]
+    spawn(worker, tmp_path, WORLD)
     alone = gathered([*shares(0), *shares(1)]).state()
     found: list[dict[str, Tensor]] = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(WORLD)]
     for name in ("gram", "cross", "cells", "reference"):

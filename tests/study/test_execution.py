@@ -179,6 +179,21 @@ def test_where_the_first_one_fails_the_next_trains_its_own_step_0(
     assert f"done: {tmp_path}/demo/ft-seed43" in said
 
 
+def test_a_run_that_ends_because_it_was_asked_to_has_not_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    original = MadeUpChildren.start
+
+    def asked_soon(self: MadeUpChildren, *given: Any) -> MadeUpChild:
+        self.asked_to_stop = True
+        return original(self, *given)
+
+    monkeypatch.setattr(MadeUpChildren, "start", asked_soon)
+    with pytest.raises(Stopped):
+        executed(tmp_path, 2, ["ft", "mib"], failing=["ft-seed42"])
+    assert "failed" not in capsys.readouterr().out
+
+
 def test_asked_to_stop_nothing_more_begins(tmp_path: Path) -> None:
     with pytest.raises(Stopped, match="run the same command again"):
         executed(tmp_path, 2, ["ft", "mib"], asked_to_stop=True)

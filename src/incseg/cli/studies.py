@@ -14,6 +14,7 @@ from incseg.config import Layer, load_recipe
 from incseg.console import Console, publish
 from incseg.errors import InputError
 from incseg.files import usable_folder
+from incseg.study.repetitions import seeds_from
 
 DEMO = ("ft", "mib", "mib+ucd", "joint")
 
@@ -92,15 +93,16 @@ def compare(
     for recipe in recipes:
         load_recipe(recipe, trust=trust)  # refused before PyTorch is imported, if there is none
 
+    repetitions = seeds_from(seeds)
+
     from incseg.study.comparison_plan import plan_comparison
-    from incseg.study.repetitions import seeds_from
 
     entrants = [_entrant(text, parts, preset) for text, parts in words]
     plan = plan_comparison(
         recipes,
         entrants,
         against=against,
-        seeds=seeds_from(seeds),
+        seeds=repetitions,
         out=out,
         data_root=data_root,
         splits=splits,
@@ -222,12 +224,11 @@ def reproduce(
     """
     from incseg.paper import read_table
     from incseg.paper.table_choice import choose_blocks, choose_rows
-    from incseg.study.repetitions import seeds_from
 
     found = read_table(table)
+    seeds_from(seeds)
     choose_rows(found, rows)
     choose_blocks(found, columns)
-    seeds_from(seeds)
     positive(jobs)
     usable_folder(out)
 
@@ -249,7 +250,7 @@ def reproduce(
         print("\n".join(plan.commands()))
         publish(commands=plan.commands())
     else:
-        reproduce_table(plan, out, Console(), positive(jobs))
+        reproduce_table(plan, out, Console(), jobs)
 
 
 def positive(jobs: int) -> int:

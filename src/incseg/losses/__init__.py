@@ -29,7 +29,7 @@ from incseg.losses.processes import (
     sum_over_processes,
 )
 from incseg.losses.prototypes import attraction, class_means, prototype_matching, repulsion, sparsity
-from incseg.losses.replayed_features import (
+from incseg.losses.remembered_features import (
     SURE,
     FeatureModel,
     class_sums,

@@ -44,6 +44,28 @@ def unbiased_distillation(student_logits: Scores, teacher_logits: Scores, labels
     return -(teacher * merged).sum() / max(merged.numel(), 1)
 
 
+def label_guided_distillation(student_logits: Tensor, teacher_logits: Tensor, labels: Tensor) -> Tensor:
+    """Output distillation in which a labelled new class takes the teacher's background (MBS).
+
+    ``−1/(|P|·C) Σ_p Σ_c q̂_p(c) log p_p(c)`` with q the teacher's softmax over its K classes, ``q̂ = [q, 0 … 0]``; only
+    where the label y is a class that the teacher does not know, ``q̂(y) = q(0)`` and ``q̂(0) = 0``.
+
+    Args:
+        student_logits: (B, C, H, W) float.
+        teacher_logits: (B, K, H, W) float, K ≤ C; no gradient flows into it.
+        labels: (B, H, W) int64 in 0…C−1, or 255 for ignored.
+
+    Returns:
+        A scalar; 0 (with zero gradient) for an empty batch.
+    """
+    old_classes, classes = _old_classes(student_logits, teacher_logits), student_logits.shape[1]
+    teacher = torch.softmax(teacher_logits.detach(), dim=1)
+    is_new = _is_new(labels, old_classes)
+    takes_background = F.one_hot(labels.where(is_new, BACKGROUND), classes).movedim(-1, 1)
+    targets = F.pad(teacher[:, 1:], (0, 0, 0, 0, 1, classes - old_classes)) + takes_background * teacher[:, :1]
+    return -(targets * torch.log_softmax(student_logits, dim=1)).sum() / max(student_logits.numel(), 1)
+
+
 def _is_new(labels: Tensor, old_classes: int) -> Tensor:
     """Which pixels are labelled as a class that the teacher does not know."""
     return (labels >= old_classes) & (labels != IGNORE)
@@ -106,28 +128,6 @@ def decomposed_logits(features: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]
     speaks_for = F.conv2d(up, positive, padding=pad) + F.conv2d(down, negative, padding=pad)
     speaks_against = F.conv2d(up, negative, padding=pad) + F.conv2d(down, positive, padding=pad)
     return speaks_for, -speaks_against
-
-
-def label_guided_distillation(student_logits: Tensor, teacher_logits: Tensor, labels: Tensor) -> Tensor:
-    """Output distillation in which a labelled new class takes the teacher's background (MBS).
-
-    ``−1/(|P|·C) Σ_p Σ_c q̂_p(c) log p_p(c)`` with q the teacher's softmax over its K classes, ``q̂ = [q, 0 … 0]``; only
-    where the label y is a class that the teacher does not know, ``q̂(y) = q(0)`` and ``q̂(0) = 0``.
-
-    Args:
-        student_logits: (B, C, H, W) float.
-        teacher_logits: (B, K, H, W) float, K ≤ C; no gradient flows into it.
-        labels: (B, H, W) int64 in 0…C−1, or 255 for ignored.
-
-    Returns:
-        A scalar; 0 (with zero gradient) for an empty batch.
-    """
-    old_classes, classes = _old_classes(student_logits, teacher_logits), student_logits.shape[1]
-    teacher = torch.softmax(teacher_logits.detach(), dim=1)
-    is_new = (labels >= old_classes) & (labels < classes)
-    takes_background = F.one_hot(labels.where(is_new, BACKGROUND), classes).movedim(-1, 1)
-    targets = F.pad(teacher[:, 1:], (0, 0, 0, 0, 1, classes - old_classes)) + takes_background * teacher[:, :1]
-    return -(targets * torch.log_softmax(student_logits, dim=1)).sum() / max(student_logits.numel(), 1)
 
 
 def feature_distillation(student: Tensor, teacher: Tensor) -> Tensor:

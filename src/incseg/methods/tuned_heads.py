@@ -95,8 +95,9 @@ class TunedInitialisation(BalancedInitialisation):
             return
         old = OldHeads.of(context.teacher)
         importance, batches = _importance(context, context.teacher, old)
-        tuning = HeadTuning(old, importance)
-        self._tune(context, context.teacher, tuning, batches * self.epochs)
+        tuning, iterations = HeadTuning(old, importance), batches * self.epochs
+        context.say(f"step {context.step.index}: the new heads are tuned first, for {iterations} iterations")
+        self._tune(context, context.teacher, tuning, iterations)
         tuning.write_into(context.student)
 
     def _tune(self, context: Context, teacher: Segmenter, tuning: HeadTuning, iterations: int) -> None:

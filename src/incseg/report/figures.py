@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import resources
 
 from incseg.metrics import mean
-from incseg.report.charts import HEIGHT, WIDTH, Curve, Panel, marker_of, rounded_range, style_of
+from incseg.report.charts import HEIGHT, WIDTH, Curve, Panel, marker_of, rounded_range, style_of, ticks
 from incseg.results import Run
 
 LEGEND = 190  # pixels at the right
@@ -32,9 +32,9 @@ def over_the_steps(runs: Sequence[Run]) -> str:
         for index, (label, some) in enumerate(by_label(runs).items())
     ]
     high = rounded_range([y for curve in curves for _, y in curve.points if math.isfinite(y)])
-    ticks = [(step, str(step)) for step in steps]
+    places = [(step, str(step)) for step in steps]
     title = "mIoU of all classes so far, with background (%)"
-    return standalone(Panel(title, curves, (-0.1, steps[-1] + 0.1), ticks, high, "after step", marked=True))
+    return standalone(Panel(title, curves, (-0.1, steps[-1] + 0.1), places, high, "after step", marked=True))
 
 
 def old_and_new(runs: Sequence[Run]) -> str:
@@ -46,13 +46,13 @@ def old_and_new(runs: Sequence[Run]) -> str:
         curves.append(Curve(index, label, [(old, new)]))
     points = list(itertools.chain(*(curve.points for curve in curves)))
     across, up = (rounded_range([point[axis] for point in points if math.isfinite(point[axis])]) for axis in (0, 1))
-    ticks = [(value, f"{value:g}") for value in across]
+    places = [(value, f"{value:g}") for value in ticks(*across)]
     return standalone(
         Panel(
             "mIoU of the classes learnt later (%)",
             curves,
             across,
-            ticks,
+            places,
             up,
             "mIoU of the classes of step 0 (%)",
             marked=True,

@@ -28,7 +28,8 @@ def choose_runs(paths: Sequence[Path], console: Console) -> list[Path]:
 def find_results(paths: Sequence[Path], console: Console) -> list[Run]:
     """Finished runs and records of them, also those in folders; runs that are not finished are named and left out."""
     found: list[Run] = []
-    for path in (one for given in paths for one in _matching(given)):
+    for named in (one for given in paths for one in _matching(given)):
+        path = named.parent if named.name == RunFolder(named).result.name else named
         places = [path] if path.is_file() or _is_run(path) else _results_below(path)
         if not places:
             raise InputError(f"{path} holds neither runs nor records of runs (*{RECORD}).")

@@ -126,7 +126,7 @@ class Execution:
         ended = {place: code for place, (_, child) in self.places.items() if (code := child.poll()) is not None}
         for place, code in ended.items():
             run, _ = self.places.pop(place)
-            if code == Stopped.EXIT_CODE:
+            if code == Stopped.EXIT_CODE or (code != 0 and self.children.asked_to_stop):  # some end before they listen
                 raise _stopped()
             if code != 0:
                 self.failed.append(run)

@@ -1,4 +1,4 @@
-"""How often an experiment is repeated, and with which seeds."""
+"""The seeds of repeated runs."""
 
 from incseg.config import RunConfig
 from incseg.errors import InputError

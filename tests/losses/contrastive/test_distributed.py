@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from incseg.losses import contrastive_distillation
 from incseg.losses.contrastive.interface import contrastive_distillation_global
+from processes import PROCESSES, spawn
 
 WORLD, ROWS, TEACHER_ROWS, CHANNELS, CLASSES = 2, 24, 14, 6, 4
 UPSTREAM = 0.3
@@ -76,8 +76,9 @@ def worker(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@PROCESSES
 def test_two_processes_equal_one_on_the_joined_batch(tmp_path: Path) -> None:
-    mp.spawn(worker, args=(str(tmp_path),), nprocs=WORLD)  # type: ignore[attr-defined, no-untyped-call]
+    spawn(worker, tmp_path, WORLD)
     by_rank = [torch.load(tmp_path / f"rank{rank}.pt") for rank in range(WORLD)]
     settings = [(kind, variant) for kind in BATCHES for variant in VARIANTS]
     for (kind, variant), *found in zip(settings, *by_rank, strict=True):

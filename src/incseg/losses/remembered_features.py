@@ -35,8 +35,8 @@ class FeatureModel(NamedTuple):
 def class_sums(values: Tensor, labels: Tensor, *, num_classes: int) -> Tensor:
     """(P, V) values and (P,) labels in 0…C−1, others not used → (C, V) their sums per class, in float64."""
     known = (labels >= 0) & (labels < num_classes)
-    sums = values.new_zeros(num_classes + 1, values.shape[1], dtype=torch.float64)
-    return sums.index_add_(0, labels.where(known, num_classes), values.double())[:num_classes]
+    members = F.one_hot(labels.where(known, num_classes), num_classes + 1)[:, :num_classes]
+    return members.double().T @ values.double()  # unlike an indexed addition, the same to the bit on a GPU too
 
 
 def feature_sums(features: Tensor, labels: Tensor, *, num_classes: int) -> Tensor:
