@@ -188,7 +188,7 @@ def test_a_program_and_a_broken_file_are_refused_in_one_line(
         ("script.pt", "holds a program (TorchScript) and not only weights"),
         ("text.pth", "the weights file text.pth cannot be read"),
         ("other.pth", "the weights file other.pth cannot be read"),
-        ("nowhere.pth", "there is no checkpoint nowhere.pth"),
+        ("nowhere.pth", "there is no nowhere.pth: give a file of weights"),
     ]:
         error = refused(capfd, file, *SMALL, "--classes", "classes.txt", "--out", "out")
         assert message in error

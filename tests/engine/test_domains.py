@@ -25,7 +25,7 @@ from incseg.run_folder import RunFolder
 from samples import context, into_subfolders, write_folder
 
 NETWORK = Architecture(encoder="test_resnet", decoder="deeplabv3plus", decoder_options={"decoder_channels": 16})
-REFUSED = {"dft", "emseg", "ewf", "recall"}
+REFUSED = {"dft", "dkd", "emseg", "ewf", "nest", "recall", "ssul", "star"}
 Train = Callable[[str, Path], dict[str, Any]]
 
 

@@ -47,10 +47,14 @@ def require_packages(names: Sequence[str]) -> None:
 
 
 def refuse_another_run(config: RunConfig, out: Path) -> None:
-    """A folder keeps the run that began there."""
-    there = RunFolder(out).config
-    difference = differing_setting(from_yaml(there), config) if there.exists() else ""
-    if difference:
+    """A folder keeps the run that began there. What a precision of ``auto`` means here, only PyTorch knows."""
+    if not RunFolder(out).config.exists():
+        return
+    there = from_yaml(RunFolder(out).config)
+    if config.engine.precision == "auto":
+        engine = config.engine.model_copy(update={"precision": there.engine.precision})
+        config = config.model_copy(update={"engine": engine})
+    if difference := differing_setting(there, config):
         raise InputError(
             f"{out} holds another run ({difference}); choose another --out, or delete that folder to start anew."
         )

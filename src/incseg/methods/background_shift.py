@@ -33,8 +33,11 @@ class SelectiveCrossEntropy(CrossEntropy):
     confidence: float = 0.7
 
     def relabel(self, view: View) -> Tensor | None:
-        """Ground truth where it is foreground; elsewhere an old class, background, or 255."""
-        if view.teacher is None:
+        """Ground truth where it is foreground; elsewhere an old class, background, or 255.
+
+        Where the images label every class, background is what they call so.
+        """
+        if view.teacher is None or view.step.complete:
             return None
         probs = view.teacher_logits.softmax(dim=1)
         highest, predicted = probs.max(dim=1)

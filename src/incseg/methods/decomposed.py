@@ -70,6 +70,7 @@ class AuxiliaryInitialisation(Initialisation, LossTerm):
     """New classes begin as a classifier that has learnt to say no everywhere, beside the network, step after step."""
 
     heads: ClassVar[tuple[HeadKind, ...]] = ("sigmoid",)
+    needs_new_classes: ClassVar[bool] = True
     weight: float = 1.0
     _auxiliary: nn.Conv2d = field(init=False, repr=False, compare=False)
 

@@ -44,6 +44,7 @@ class FeatureReplay(WeightedBinaryCrossEntropy):
 
     needs_teacher: ClassVar[bool] = True
     joins_images: ClassVar[bool] = True
+    needs_new_classes: ClassVar[bool] = True
     first_step: ClassVar[str | None] = "features of the classes"
     separation: float = 0.05
     mixture: int | None = None

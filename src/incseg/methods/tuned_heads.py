@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -78,6 +78,7 @@ class TunedInitialisation(BalancedInitialisation):
     the combinations begin; some more passes tune them, on the teacher's embeddings, by unbiased cross-entropy.
     """
 
+    needs_new_classes: ClassVar[bool] = True
     epochs: int = 5
     rate: float = 1.0
 

@@ -41,7 +41,7 @@ class UnknownCrossEntropy(Segmentation):
     def relabel(self, view: View) -> Tensor | None:
         """Background becomes a certain old class, or unknown, whose number is that of the student's last channel."""
         unknown = torch.full_like(view.labels, view.step.num_classes)
-        if view.teacher is not None:
+        if view.teacher is not None and not view.step.complete:
             highest, predicted = view.teacher_logits.max(dim=1)
             certain = (predicted != BACKGROUND) & (highest.sigmoid() >= self.confidence)
             unknown = torch.where(certain, predicted, unknown)
