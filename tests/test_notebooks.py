@@ -9,7 +9,6 @@ import pytest
 from incseg.methods.parsing import METHODS
 from incseg.results import Run
 
-pytestmark = pytest.mark.usefixtures("few_shapes")
 NOTEBOOKS = Path(__file__).parents[1] / "examples" / "notebooks"
 
 
