@@ -15,6 +15,7 @@ from typing import Any, cast
 import huggingface_hub
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 import incseg
@@ -253,6 +254,7 @@ def test_a_model_file_reaches_neither_network_nor_other_files(
     described = tiny_model.segmenter.architecture.model_dump(mode="json", exclude_none=True)
     description = {"head_sizes": [3, 2], "classes": list(tiny_model.classes), "architecture": {**described, **changes}}
     write_tensors(file, load_file(file), description)
+    Image.new("RGB", (64, 64)).save(tmp_path / "a.png")
     assert run("predict", file, tmp_path, "--out", tmp_path / "out") == 2
     said = capsys.readouterr().err
     assert "the network was used" not in said
