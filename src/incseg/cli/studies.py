@@ -27,7 +27,7 @@ def demo(out: Path = Path("runs"), seed: int = DEFAULT.seed) -> None:
     """See incremental learning on embedded data: three methods and the upper reference, a table and a report.
 
     Learns four kinds of shapes, then two more, then two more, with plain fine-tuning (ft), MiB (mib), MiB with UCD
-    (mib+ucd) and all data at once (joint). Takes about two minutes on two CPU cores; what is done is not repeated.
+    (mib+ucd) and all data at once (joint). Two to three minutes on two CPU cores; what is done is not repeated.
 
     Args:
         out: folder in which demo/ is made, for the runs and the report.

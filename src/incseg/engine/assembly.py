@@ -25,7 +25,7 @@ from incseg.engine.image_cache import ImageCache
 from incseg.engine.input_scale import remember_scale, scale_warning
 from incseg.engine.journal import Journal
 from incseg.engine.lock import only_writer
-from incseg.engine.machine import enough_memory, require_space, together
+from incseg.engine.machine import enough_memory, keep_freed_memory, require_space, together
 from incseg.engine.precision import precision_here, with_precision
 from incseg.engine.provenance import environment
 from incseg.engine.recovery import recover
@@ -65,6 +65,8 @@ def launch(config: RunConfig) -> Fabric:
             f"this machine cannot run on {engine.devices} × '{engine.accelerator}' in {precision}: {error}"
         ) from error
     fabric.launch()
+    if fabric.device.type == "cpu":
+        keep_freed_memory()
     return fabric
 
 

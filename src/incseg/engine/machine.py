@@ -1,7 +1,9 @@
 """What the machine must give a run: room on its disk, and processes that stay together."""
 
+import ctypes
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,6 +14,8 @@ from incseg.errors import TrainingError
 from incseg.models import Segmenter
 from incseg.run_folder import RunFolder
 
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # as in malloc.h
+LARGEST_THRESHOLD = 2**25  # bytes; glibc takes no larger one for what is mapped on its own
 CHECKPOINTS = 3  # the last two, and the one being written
 LOST = ("gloo", "nccl", "connection closed by peer", "connection reset by peer", "timed out", "socket")
 
@@ -35,6 +39,17 @@ def require_space(folder: RunFolder, student: Segmenter, steps: int) -> None:
 def usable_cores() -> int:
     """The cores that this process may use, where the system says so; else all."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep what is freed instead of giving it back to the system, and asking for it again in every iteration.
+
+    That took a fifth of the time of training a small network on a CPU. Other C libraries are left as they are.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, LARGEST_THRESHOLD)
+        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def readable(size: float) -> str:

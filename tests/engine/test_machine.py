@@ -1,0 +1,28 @@
+import sys
+
+import pytest
+import torch
+
+from incseg.engine.machine import keep_freed_memory, usable_cores
+
+TENSORS, PAGES = 20, 4096  # each tensor has 16 MB, which are that many pages of 4 kB
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc is told to keep memory")
+def test_freed_memory_is_kept_for_the_next_iteration() -> None:
+    """Pages that the system maps anew are counted; without, every tensor takes all of its own anew."""
+    import resource
+
+    def mapped_by_tensors() -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        together = [torch.ones(PAGES * 1024) for _ in range(TENSORS)]
+        del together
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    keep_freed_memory()
+    mapped_by_tensors()
+    assert mapped_by_tensors() < TENSORS * PAGES / 4
+
+
+def test_there_is_a_core_to_use() -> None:
+    assert usable_cores() >= 1
