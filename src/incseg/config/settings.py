@@ -209,6 +209,8 @@ class OptimConfig(Section):
 
     epochs: int = Field(default=30, ge=1, le=1_000_000)
     """Epochs per step."""
+    incremental_epochs: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Epochs of every later step; none: as many as step 0."""
     batch_size: int = Field(default=24, ge=1)
     """Images per iteration, over all devices together."""
     learning_rate: float = Field(default=0.01, gt=0)
@@ -234,9 +236,14 @@ class OptimConfig(Section):
     """The same for the head of the step."""
 
     LATER_STEPS: ClassVar = (
-        "incremental_learning_rate", "freeze_norm", "encoder_rate", "decoder_rate", "old_heads_rate", "new_heads_rate",
+        "incremental_epochs", "incremental_learning_rate",
+        "freeze_norm", "encoder_rate", "decoder_rate", "old_heads_rate", "new_heads_rate",
     )  # fmt: skip
     """Settings that say nothing of step 0."""
+
+    def epochs_at(self, step: int) -> int:
+        """How often a step sees its images."""
+        return self.epochs if step == 0 or self.incremental_epochs is None else self.incremental_epochs
 
     def learning_rate_at(self, step: int, progress: float) -> float:
         """The poly schedule ``lr₀ (1 − progress)^power``; progress runs from 0 to 1 in every step."""

@@ -149,11 +149,12 @@ def _announce(model: TrainedModel, source: Source, config: RunConfig, solves: bo
     if plain(first) not in BACKGROUND_NAMES and plain(first) != plain(model.classes[0]):
         console.say(f"'{first}', the first line of classes.txt, is taken for the background.")
     optim, images, replays = config.optim, len(source.train), config.data.replay is not None
+    epochs = optim.epochs_at(1)
     how = (
         f", one pass over {images} images, no training"
         if solves
-        else f" on {images} images, {optim.epochs * _per_epoch(images, optim.batch_size, replays)} iterations "
-        f"({optim.epochs} epochs), batch {optim.batch_size}{', half of it old images' if replays else ''}, "
+        else f" on {images} images, {epochs * _per_epoch(images, optim.batch_size, replays)} iterations "
+        f"({epochs} epochs), batch {optim.batch_size}{', half of it old images' if replays else ''}, "
         f"crops of {config.data.crop_size}, learning rate {optim.incremental_learning_rate:g}"
     )
     new = new_classes(model.classes, source)

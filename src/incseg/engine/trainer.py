@@ -186,16 +186,15 @@ class Trainer:
         uses_stages = any(part.needs_stages or part.needs_raw_stages for part in active)
         freeze_unused(self.student, self.config.data.crop_size, with_stages=uses_stages)
         network, quick_teacher = self.iterations.networks(context)
-        addresses = self.data.addresses(step, images, self.config.optim.epochs)
+        addresses = self.data.addresses(step, images, self.config.optim.epochs_at(step.index))
         pace = Pace(addresses.per_epoch, self.config.engine.checkpoint_every)
         guard = self.iterations.prepare(self.student, network, step.index)
         return StepRun(context, images, addresses, quick_teacher, guard, pace)
 
     def _train(self, run: StepRun) -> None:
         start = self._resume(run)
-        batches = self.data.batches(
-            run.step, run.images, self.config.optim.epochs, start
-        )  # may decode all images first
+        epochs = self.config.optim.epochs_at(run.step.index)
+        batches = self.data.batches(run.step, run.images, epochs, start)  # may decode all images first
         self.journal.begin_step(run.step.index, run.iterations, run.per_epoch, start)
         with self.stop.deferred():
             for iteration, batch in enumerate(batches, start):
