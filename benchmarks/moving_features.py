@@ -10,7 +10,7 @@ Beside it: the frozen features of step 0, as ``analytic`` has them, and moved fe
 
     python benchmarks/moving_features.py runs/10-1-mib [--data-root VOC2012] [--shrinkage 1 100 10000]
 
-The network of every step should have moved a little, as with --optim.encoder-rate 0.1 --optim.epochs 5.
+The network of every step should have moved a little: --optim.encoder-rate 0.1 --optim.incremental-epochs 5.
 """
 
 import argparse

@@ -63,6 +63,16 @@ def test_layers_later_ones_win(tmp_path: Path) -> None:
     assert config.settings == {"ucd": {"temperature": 0.5}}
 
 
+def test_options_of_a_recipes_decoder_are_not_those_of_another() -> None:
+    def options(**model: object) -> dict[str, object]:
+        return load_recipe("shapes/4-2/overlapped", {"model": model}).model.decoder_options
+
+    assert options() == options(decoder="deeplabv3plus") == {"decoder_channels": 64}
+    assert options(decoder="deeplabv3-mib") == {}
+    assert options(decoder="deeplabv3-mib", decoder_options={"channels": 8}) == {"channels": 8}
+    assert options(decoder_options={"decoder_channels": 8}) == {"decoder_channels": 8}
+
+
 def test_published_recipes_score_as_the_paper_and_others_whole_images() -> None:
     assert {load_recipe(name).data.scoring for name in recipe_names() if name.count("/") == 2} == {"paper"}
     assert {load_recipe(name).data.scoring for name in ("demo", "voc/small", "folder/2-2")} == {"full"}

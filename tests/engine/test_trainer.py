@@ -477,7 +477,8 @@ def test_the_rates_of_later_steps_make_no_other_step_0(quick_config: MakeConfig,
     def at(rate: float, **rates: float) -> RunConfig:
         return quick_config("ft", optim={"epochs": 1, "batch_size": 4, "incremental_learning_rate": rate, **rates})
 
-    slow, other = at(0.02), at(0.05, encoder_rate=0, decoder_rate=0.5, new_heads_rate=10, freeze_norm=True)
+    rates = {"encoder_rate": 0, "decoder_rate": 0.5, "new_heads_rate": 10, "freeze_norm": True}
+    slow, other = at(0.02), at(0.05, **rates, incremental_epochs=3)
     train(slow, tmp_path / "slow")
     train(other, tmp_path / "own")
     train(other, tmp_path / "shared", first_step=tmp_path / "slow")
@@ -486,6 +487,9 @@ def test_the_rates_of_later_steps_make_no_other_step_0(quick_config: MakeConfig,
     before, after = (load_file(tmp_path / "own" / f"step-{index}" / "model.safetensors") for index in (0, 1))
     changed = {name.split(".")[0] for name in before if not torch.equal(before[name], after[name])}
     assert changed == {"decoder", "classifier"}
+    lines = [json.loads(line) for line in (tmp_path / "own" / "metrics.jsonl").read_text().splitlines()]
+    last = {line["step"]: line["epoch"] for line in lines if "epoch" in line}
+    assert last == {"step 0": 1, "step 1": 3}
     with pytest.raises(InputError, match=r"cannot be shared: optim\.epochs is 1 there and 2 here"):
         train(quick_config("ft"), tmp_path / "longer", first_step=tmp_path / "slow")
 

@@ -1,16 +1,20 @@
 """Images that were decoded before, in RAM or on a device: the same batches as from files."""
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from incseg.batch import Batch
 from incseg.datasets import Split, open_source
-from incseg.errors import InputError
+from incseg.errors import InputError, TrainingError
 from incseg.loading import (
     BatchAddresses,
     KeptImages,
@@ -18,8 +22,10 @@ from incseg.loading import (
     TrainingImages,
     TrainingSet,
     TrainingTransform,
+    WholeImages,
     device_loader,
     training_loader,
+    whole_loader,
 )
 from incseg.loading.decoded import DecodedImages, KeptSplit, Measured
 from incseg.loading.loaders import BATCHES_AT_ONCE
@@ -114,3 +120,19 @@ def test_crops_drawn_for_several_batches_at_once_fill_every_batch(tiny_folder: P
     assert len(several) == len(addresses) > BATCHES_AT_ONCE
     for one, other in zip(several, training_loader(images, addresses, workers=0, pin_memory=False), strict=True):
         assert torch.equal(one.images, other.images)
+
+
+class Deadly(Dataset[Batch]):
+    """Whoever reads it is killed, as by a system without memory."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> Batch:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError(index)
+
+
+def test_a_killed_loading_process_is_told_in_a_sentence() -> None:
+    with pytest.raises(TrainingError, match=r"was killed.*--data\.workers"):
+        next(whole_loader(cast(WholeImages, Deadly()), batch_size=1, workers=1))

@@ -20,6 +20,7 @@ Layer = Mapping[str, Any]
 CONDITIONAL = ("methods", "presets")  # settings for when a method takes part, and for when they are asked for by name
 IMAGES = "images-per-step"
 LONGEST_NAME = 200  # letters: what is longer is no name, and too long for a file
+BELONGS_TO = {"decoder_options": "decoder"}  # what is said of one decoder is not meant for another
 NOT_RECIPES = ("defaults", IMAGES)
 
 
@@ -190,7 +191,8 @@ def _gather_method_settings(layer: Layer) -> dict[str, Any]:
 
 def merge(base: Layer, top: Layer) -> dict[str, Any]:
     """``base`` with the values of ``top`` in place of its own, section by section."""
-    merged = dict(base)
+    stale = {name for name, owner in BELONGS_TO.items() if top.get(owner, base.get(owner)) != base.get(owner)}
+    merged = {name: value for name, value in base.items() if name not in stale}
     for key, value in top.items():
         below = merged.get(key)
         merged[key] = merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value

@@ -4,6 +4,7 @@ import errno
 import pickle
 import time
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -102,14 +103,15 @@ class FinishedStep:
 
     memory: Memory
     scores: dict[str, Any]
-    seconds: float | None = None
-    """The time it took; in a file of its own, as it is another whenever the same step is trained."""
+    spent: Mapping[str, float] | None = None
+    """The time it took, and that of scoring in it; in a file of its own, as it is another whenever the same step is
+    trained."""
 
     def save(self, folder: RunFolder, index: int) -> None:
         """Mark the step, whose model has been saved, as finished; only then delete its checkpoints."""
         write_tensors(folder.memory(index), self.memory)
-        if self.seconds is not None:
-            write_cost(folder, index, self.seconds)
+        if self.spent is not None:
+            write_cost(folder, index, self.spent)
         sync(folder.step(index))
         write_json(folder.scores(index), self.scores)
         folder.checkpoint.unlink(missing_ok=True)

@@ -1,6 +1,7 @@
 """What a step costs: the time it takes, and the size of what it leaves to the next."""
 
 import time
+from collections.abc import Mapping
 
 from incseg.run_folder import RunFolder, read_json, write_json
 
@@ -21,11 +22,11 @@ class StepClock:
         return self._before + time.monotonic() - self._began
 
 
-def write_cost(folder: RunFolder, index: int, seconds: float) -> None:
+def write_cost(folder: RunFolder, index: int, spent: Mapping[str, float]) -> None:
     """Write the cost of a step whose model and memory are there: what the next step is given of all before it."""
     sizes = {"model_bytes": folder.model(index), "memory_bytes": folder.memory(index)}
-    cost = {"seconds": round(seconds, 3), **{name: path.stat().st_size for name, path in sizes.items()}}
-    write_json(folder.cost(index), cost)
+    times = {name: round(seconds, 3) for name, seconds in spent.items()}
+    write_json(folder.cost(index), times | {name: path.stat().st_size for name, path in sizes.items()})
 
 
 def seconds_of(folder: RunFolder, index: int) -> float:

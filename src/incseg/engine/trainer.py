@@ -133,9 +133,11 @@ class Trainer:
 
     def _finish(self, step: Step, images: int) -> dict[str, Any]:
         """Score a step and mark it as finished."""
+        learnt = self.clock.seconds
         entry = self._score(step, images)
         if self.fabric.is_global_zero:
-            FinishedStep(self.method.memory(), entry, self.clock.seconds).save(self.folder, step.index)
+            spent = {"seconds": self.clock.seconds, "scoring_seconds": self.clock.seconds - learnt}
+            FinishedStep(self.method.memory(), entry, spent).save(self.folder, step.index)
         self.fabric.barrier()
         return entry
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from incseg.batch import Batch
-from incseg.errors import InputError, Note, refuse
+from incseg.errors import InputError, Note, TrainingError, refuse
 from incseg.loading.addresses import Address, BatchAddresses
 from incseg.loading.batches import TrainingSet, WholeImages, group_by_size, stack
 from incseg.loading.decoded import DecodedImages, Layout
@@ -140,7 +140,7 @@ def whole_loader(
         collate_fn=_grouped,
         worker_init_fn=_begin_process,
     )
-    for batches, failures in loader:
+    for batches, failures in _delivered(loader):
         _pass_on(failures, note)
         yield batches
 
@@ -165,11 +165,33 @@ def _batch_loader(
 
 def _complete(loader: Iterable[tuple[Collated | None, list[str]]], note: Note | None) -> Iterator[Collated]:
     """The batches of a loader, once what could not be read is told."""
-    for batch, failures in loader:
+    for batch, failures in _delivered(loader):
         _pass_on(failures, note)
         if batch is None:
             raise InputError(f"{len(failures)} images of this step in a row cannot be read; the last: {failures[-1]}")
         yield batch
+
+
+def _delivered(loader: Iterable[Collated]) -> Iterator[Collated]:
+    """What the processes of a loader read; a sentence if one of them is killed.
+
+    They begin as copies of this process, and what it has on a GPU is not theirs to free: nothing that exists when they
+    begin is collected in them.
+    """
+    gc.freeze()
+    try:
+        delivered = iter(loader)
+    finally:
+        gc.unfreeze()
+    try:
+        yield from delivered
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise TrainingError(
+            "a process that loads images was killed, often because the memory is full: try again with fewer of them "
+            "(--data.workers 1, or 0 for none); a run goes on from its last checkpoint."
+        ) from error
 
 
 def _collated(
@@ -197,10 +219,8 @@ def _pass_on(failures: Iterable[str], note: Note | None) -> None:
 def _begin_process(worker: int) -> None:  # noqa: ARG001
     """What a loading process must leave to its parent.
 
-    A scheduler signals all processes of a job; the training process decides when these end. And what the parent had of
-    the GPU when this process began is not its to free.
+    A scheduler signals all processes of a job; the training process decides when these end.
     """
-    gc.freeze()
     for name in ("SIGTERM", "SIGINT", "SIGUSR1"):
         if hasattr(signal, name):  # Windows has no SIGUSR1
             signal.signal(getattr(signal, name), signal.SIG_IGN)
