@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from incseg.config import load_recipe
 from incseg.console import Console
 from incseg.errors import InputError
 from incseg.report import summary
@@ -60,7 +61,16 @@ def test_runs_of_other_settings_are_other_rows(tmp_path: Path) -> None:
         write_run(tmp_path / "b", "ucd", settings={"optim.epochs": 3, "settings.ucd.temperature": 1.0}),
     ]
     rows = summary_table(read_runs(folders)).rows
-    assert [row[0] for row in rows] == ["ucd (ucd.temperature default)", "ucd (ucd.temperature 1.0)"]
+    assert [row[0] for row in rows] == ["ucd", "ucd (ucd.temperature 1.0)"]
+
+
+def test_usual_settings_and_the_weights_of_an_encoder_are_not_in_a_name(tmp_path: Path) -> None:
+    usual = load_recipe("folder/1-1/overlapped").model.encoder
+    folders = [
+        write_run(tmp_path / name, settings={"model.encoder": name, "model.weights": f"{name}.pth"})
+        for name in (usual, "other")
+    ]
+    assert [run.label for run in read_runs(folders)] == ["ft", "ft (model.encoder other)"]
 
 
 def test_the_same_run_twice_is_refused(tmp_path: Path) -> None:

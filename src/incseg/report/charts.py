@@ -86,8 +86,8 @@ def style_of(run: int) -> str:
 
 
 def marker_of(run: int) -> str:
-    """The outline of a run's marker around the origin."""
-    return MARKERS[run % len(MARKERS)]
+    """The outline of a run's marker around the origin; another one when colours begin again."""
+    return MARKERS[(run + run // STYLES) % len(MARKERS)]
 
 
 def ticks(low: float, high: float) -> list[float]:

@@ -11,7 +11,7 @@ from incseg.metrics import mean
 from incseg.report.charts import HEIGHT, WIDTH, Curve, Panel, marker_of, rounded_range, style_of, ticks
 from incseg.results import Run
 
-LEGEND = 190  # pixels at the right
+LETTER = 6.2  # pixels that a letter of the legend takes, about
 RULES = (
     "text{font:11px sans-serif;fill:#444}.panel-title{font-weight:600;font-size:12.5px}.end{text-anchor:end}"
     ".middle{text-anchor:middle}.grid{stroke:#ddd;stroke-width:.8}.marker{fill:currentColor}"
@@ -63,7 +63,8 @@ def old_and_new(runs: Sequence[Run]) -> str:
 def standalone(panel: Panel) -> str:
     """A panel with its colours, on white, and with a legend at its right."""
     svg = ET.fromstring(panel.to_svg())
-    svg.attrib |= {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 {WIDTH + LEGEND} {HEIGHT}"}
+    width = WIDTH + 26 + round(LETTER * max(len(curve.name) for curve in panel.curves))
+    svg.attrib |= {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 {width} {HEIGHT}"}
     svg.insert(0, ET.Element("rect", {"width": "100%", "height": "100%", "fill": "white"}))
     style = ET.Element("style")
     style.text = RULES + "".join(f".run-{index}{{color:{colour}}}" for index, colour in _colours())

@@ -5,7 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from incseg.config import flat_settings, load_recipe
 from incseg.console import Table, mean_and_spread, percent
 from incseg.errors import InputError
 from incseg.metrics import CONVENTIONS, nan_if_none
@@ -59,13 +61,16 @@ def _comparable(first: Run, run: Run) -> bool:
 
 
 def labelled(runs: Sequence[Run]) -> list[Run]:
-    """Name runs of one method by the settings in which they differ."""
+    """Name runs of one method by the settings in which they differ, as far as these are not the usual ones."""
     named_so_far: list[Run] = []
     for run in runs:
         siblings = [other for other in runs if (other.method, other.protocol) == (run.method, run.protocol)]
-        names = sorted({name for other in siblings for name in other.settings})
-        differing = [name for name in names if len({str(other.settings.get(name)) for other in siblings}) > 1]
-        words = [f"{name.removeprefix('settings.')} {run.settings.get(name, 'default')}" for name in differing]
+        differing, usual = _differing(siblings), _usual(run)
+        words = [
+            f"{name.removeprefix('settings.')} {value}"
+            for name, value in sorted(run.settings.items())
+            if name in differing and value != usual.get(name, ...)
+        ]
         words = ["offline", *words] if run.protocol != runs[0].protocol else words
         named = replace(run, label=f"{run.method} ({', '.join(words)})" if words else run.method)
         for other in named_so_far:
@@ -73,6 +78,20 @@ def labelled(runs: Sequence[Run]) -> list[Run]:
                 raise InputError(f"{other.folder} and {run.folder} are the same run with the same seed: give one.")
         named_so_far.append(named)
     return named_so_far
+
+
+def _differing(siblings: Sequence[Run]) -> set[str]:
+    names = {name for run in siblings for name in run.settings}
+    differing = {name for name in names if len({str(run.settings.get(name)) for run in siblings}) > 1}
+    return differing - ({"model.weights"} if "model.encoder" in differing else set())  # they come with the encoder
+
+
+def _usual(run: Run) -> dict[str, Any]:
+    """What its recipe says of it."""
+    try:
+        return flat_settings(load_recipe(run.protocol, {"method": run.method}))
+    except InputError:  # a protocol or a method of another installation
+        return {}
 
 
 def run_names(runs: Sequence[Run]) -> list[str]:
