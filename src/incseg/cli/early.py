@@ -10,8 +10,8 @@ from incseg.engine.admission import check_first_step_is_done, check_run, check_w
 from incseg.errors import InputError
 from incseg.model_header import read_header, refuse_statistics, require_description
 from incseg.protocol import Protocol, Setting, class_order
-from incseg.without_torch import without_torch
 from incseg.run_folder import RunFolder, model_file, statistics_file
+from incseg.without_torch import without_torch
 
 if TYPE_CHECKING:
     from incseg.datasets import Source
