@@ -264,7 +264,7 @@ def run_header(config: RunConfig, fabric: Fabric, lineage: Mapping[str, Any]) ->
         "method": config.method,
         "seed": config.seed,
         **lineage,
-        "scored_as": config.data.scored_as,
+        "scored_as": config.scored_as,
         "settings": {name: value for name, value in flat_settings(config).items() if name not in NAMED},
         "environment": environment(fabric),
     }
