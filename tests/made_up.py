@@ -44,7 +44,7 @@ def write_result(
     settings = {n: v for n, v in flat_settings(config).items() if n not in ("protocol", "method", "seed")}
     result = {
         "protocol": protocol, "method": method, "seed": seed, "settings": settings, "environment": {},
-        "scored_as": config.data.scored_as,
+        "scored_as": config.scored_as,
         "classes": _known(classes, len(entries[-1]["iou"])), "steps": entries, "average_miou": 0.5,
         "forgetting": {"mean": None, "classes": {}},
     }  # fmt: skip

@@ -9,7 +9,6 @@ A method or a dataset registers itself by its decorator, when its module is impo
 Generators of pictures come from installed packages alone, as entry points of the group ``incseg.generators``.
 """
 
-import ast
 import importlib
 import importlib.util
 import inspect
@@ -45,11 +44,10 @@ class Registry(Generic[Item]):
         kind: what an item is called in messages, such as "method".
         package: the package of the built-in ones, and the entry point group of others.
         advice: added to the list of names in the message about an unknown one.
-        decorator: of the definitions in the package; its first argument is the name.
     """
 
-    def __init__(self, kind: str, package: str, advice: str = "", decorator: str = "") -> None:
-        self.kind, self.package, self.advice, self.decorator = kind, package, advice, decorator
+    def __init__(self, kind: str, package: str, advice: str = "") -> None:
+        self.kind, self.package, self.advice = kind, package, advice
         self._items: dict[str, Item] = {}
         self._origins: dict[str, str] = {}  # by name: where the item is defined
         self._broken: dict[str, str] = {}  # by the name of the entry point: why it cannot be loaded
@@ -86,23 +84,6 @@ class Registry(Generic[Item]):
             raise InputError(f"the {self.kind} '{name}' is not available: {self._broken[name]}.")
         raise self._unknown(name, names, text)
 
-    def refuse_unknown(self, name: str, text: str = "", spellings: Sequence[str] = ()) -> None:
-        """Refuse a name in any of its spellings without importing a module, where only built-in ones can have it."""
-        if not self.only_built_in:
-            return  # find() knows them all
-        names = self.declared()
-        if not {name, *spellings} & set(names):
-            raise self._unknown(name, names, text)
-
-    @property
-    def only_built_in(self) -> bool:
-        """Whether the text of the package tells all: nothing is imported yet, and nobody else has added anything."""
-        return not (self._is_loaded or PLUGINS or entry_points(group=self.package))
-
-    def declared(self) -> list[str]:
-        """The names of all items, without an import where the text of the package tells them."""
-        return sorted(declared_settings(self.package, self.decorator)) if self.only_built_in else self.names()
-
     def _unknown(self, name: str, names: Sequence[str], text: str) -> InputError:
         written = f"'{name}' in '{text}'" if text not in ("", name) else f"'{name}'"
         plugin = f" If a file of yours defines this {self.kind}, add --plugin FILE."
@@ -131,42 +112,16 @@ class Registry(Generic[Item]):
             Console(stderr=True).say(f"{reason}; it is left out.")
 
 
-def declared_settings(package: str, decorator: str) -> dict[str, list[str]]:
-    """What the modules of a package define under a decorator, read from their text: importing takes seconds.
-
-    By the name that the decorator gives, the names of the function's parameters.
-    """
-    found = importlib.util.find_spec(package)
-    folders = map(Path, (found.submodule_search_locations or []) if found else [])
-    trees = [ast.parse(file.read_bytes()) for folder in folders for file in folder.glob("*.py")]
-    functions = [node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)]
-    named = [(_name_given(call, decorator), function) for function in functions for call in function.decorator_list]
-    return {name: [parameter.arg for parameter in function.args.args] for name, function in named if name}
-
-
-def _name_given(call: ast.expr, decorator: str) -> str:
-    """The first argument of a decorator, if it is that one."""
-    is_it = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == decorator
-    first = call.args[0] if isinstance(call, ast.Call) and is_it else None
-    return str(first.value) if isinstance(first, ast.Constant) else ""
-
-
 def import_modules(package: str) -> None:
     """Import every module of a package; a file added to it is thereby found, without a list to maintain."""
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
         importlib.import_module(f"{package}.{module.name}")
 
 
-GENERATORS = "incseg.generators"  # the entry point group
+METHODS, DATASETS, GENERATORS = "incseg.methods", "incseg.datasets", "incseg.generators"  # entry point groups
 
 PLUGINS: list[Path] = []
 """Files that were loaded, for the commands of further processes that need them too."""
-
-# Here and not in their packages, so that a name can be refused before these, and PyTorch with them, are imported.
-METHODS: Registry[Any] = Registry(
-    "method", "incseg.methods", ", or sums of them such as mib+ucd", decorator="register_method"
-)
-DATASETS: Registry[Any] = Registry("dataset", "incseg.datasets", decorator="dataset")
 
 
 def load_plugin(path: Path) -> None:

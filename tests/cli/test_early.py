@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,12 +12,8 @@ import torch
 from PIL import Image
 
 from incseg.config import load_recipe, to_yaml
-from incseg.datasets import dataset_names
-from incseg.errors import InputError
-from incseg.methods import describe_methods, parse
 from incseg.model_header import STATISTICS
 from incseg.models.tensor_file import write_tensors
-from incseg.registry import METHODS, declared_settings
 from incseg.run_folder import RunFolder, write_json
 
 SLOW = ("torch", "torchvision", "lightning", "matplotlib", "gradio", "timm", "huggingface_hub")
@@ -33,6 +30,13 @@ REFUSED = [
     "train shapes/4-2/overlapped --out run", "train shapes/4-2/overlapped --first-step data",
     "train shapes/4-2/overlapped --model.weights nowhere.pth", "train shapes/4-2/overlapped --splits nowhere",
     "train shapes/4-2/overlapped --data.class-order nope", "train shapes/4-2/overlapped --ucd.temperture 3",
+    "train shapes/4-2/overlapped --method mib+plop", "train shapes/4-2/overlapped --method joint+mib",
+    "train shapes/4-2/overlapped --ucd.temperature -1", "train shapes/4-2/overlapped --mib.kd-weight abc",
+    "train shapes/4-2/overlapped --method ft --ucd.temperature 1", "train shapes/4-2/overlapped --model.head sigmoid",
+    "train shapes/4-2/overlapped --model.encoder resnet19", "train shapes/4-2/overlapped --model.decoder unet9",
+    "compare shapes/4-2/overlapped --methods ft mib+plop", "extend run --data data --out o --method joint",
+    "extend run --data data --out o --method ewc", "extend run --data data --out o --method emseg",
+    "extend run --data data --out o --method mib+plop", "extend run --data data --out o --ucd.temperature x",
     "train shapes/4-2/overlapped --nope.x 3", "train folder/offline --data-root file", "demo --out file",
     "eval run --data nowhere", "eval run --data run", "eval run --step 0", "eval run --out data",
     "eval run --data-root nowhere", "eval run --optim.epochs 3", "report run --out data", "report data",
@@ -56,6 +60,33 @@ REFUSED = [
     "serve run --device nope", "serve run --port 99999", "serve file", "data check folder --data-root run",
     "data check folder --data-root data --out run", "data convert nowhere --out o", "data split shapes/9-9",
 ]  # fmt: skip
+OUTCOMES = """
+def outcomes():
+    import torch
+    from incseg.config import Network
+    from incseg.methods import describe_methods, parse
+    from incseg.models.segmenter import check_network
+
+    def outcome(find):
+        try:
+            return repr(find())
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+
+    found = {"torch": getattr(torch, "__file__", None)}
+    entries = describe_methods()
+    for one in entries:
+        found[one.name] = str(one.section.model_json_schema())
+        for other in entries:
+            found[f"{one.name}+{other.name}"] = outcome(lambda: parse(f"{one.name}+{other.name}"))
+    for network in (
+        {}, {"encoder": "resnet19"}, {"encoder": "tu-convnext_tin"}, {"encoder": "hf-hub:a/b"}, {"decoder": "unet9"},
+        {"decoder": "unet", "decoder_options": {"decoder_channel": 3}}, {"output_stride": 9},
+        {"decoder": "deeplabv3-mib", "decoder_options": {"x": 3}}, {"decoder": "fpn", "encoder": "convnext_tiny"},
+    ):
+        found[str(network)] = outcome(lambda: check_network(Network(**network)))
+    return found
+"""
 PROGRAM = f"""
 import json, sys
 from incseg import cli
@@ -95,21 +126,13 @@ def test_refusals_import_nothing_that_is_slow(place: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_names_read_from_the_text_of_modules_are_those_that_they_register() -> None:
-    declared = declared_settings("incseg.methods", "register_method")
-    assert declared == {entry.name: list(entry.settings) for entry in describe_methods()}
-    assert sorted(declared_settings("incseg.datasets", "dataset")) == dataset_names()
-
-
-def test_a_method_is_refused_in_the_same_words_before_and_after_the_import(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError) as after:
-        parse("mib+uch")
-    monkeypatch.setattr(METHODS, "_is_loaded", False)
-    monkeypatch.setattr("incseg.registry.entry_points", lambda **_: ())
-    monkeypatch.setattr("incseg.registry.PLUGINS", [])
-    with pytest.raises(InputError) as before:
-        METHODS.refuse_unknown("uch", "mib+uch")
-    assert str(before.value) == str(after.value)
-    METHODS.refuse_unknown("ilt", spellings=("ilt+",))
-    monkeypatch.setattr("incseg.registry.PLUGINS", [Path("mine.py")])
-    METHODS.refuse_unknown("uch")  # it may be in that file
+def test_methods_and_networks_are_refused_in_the_same_words_without_pytorch(place: Path) -> None:
+    program = f"{OUTCOMES}import json; from incseg.without_torch import without_torch; "
+    program += "print(json.dumps(without_torch(outcomes, networks=True)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=place, check=True)
+    here: dict[str, Any] = {}
+    exec(OUTCOMES, here)
+    found = here["outcomes"]()
+    assert json.loads(done.stdout) == {**found, "torch": None}
+    refused = [sentence for sentence in found.values() if sentence.startswith("InputError")]
+    assert 100 < len(refused) < len(found) - 100

@@ -92,6 +92,9 @@ def test_a_run_by_domain(method: str, train_by_day: Train, tmp_path: Path) -> No
         again = rescore(tmp_path / "run")
         assert again["steps"] == result["steps"]
         runs = read_runs([tmp_path / "run"])
+        assert runs[0].scored == (
+            "scored: full (whole images), data without background, images of the domains learnt so far, 8 images"
+        )
         assert summary_table(runs).headers[1:3] == ["domains 1", "domains 2"]
         assert [row[0] for row in per_step_table(runs).rows] == ["0 (day)", "1 (+ night)"]
         write_report([tmp_path / "run"], tmp_path / "report.html")

@@ -93,6 +93,7 @@ def test_the_command_says_before_and_after_and_writes_a_card(
     assert "4 classes + ring: mib+ucd on 8 images, 2 iterations (1 epochs), batch 4, crops of 32" in shown
     assert "No validation image labels triangle, cross" in shown
     result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert result["scored_as"] == "full (whole images), each class on images that label it"
     for step in result["steps"]:
         assert step["iou"]["background"] is None  # in no image are all classes labelled: background may be any of them
         assert step["iou"]["disc"] is not None

@@ -38,8 +38,8 @@ def small(*head_sizes: int) -> Segmenter:
 def test_after_step_0_each_part_of_the_network_learns_at_its_own_rate() -> None:
     optim = OptimConfig(encoder_rate=0.1, decoder_rate=2, old_heads_rate=0, new_heads_rate=10, momentum=0)
     rates = {"encoder.": 0.1, "decoder.": 2, "classifier.heads.0.": 0, "classifier.heads.1.": 10}
-    for step, expected in ((0, dict.fromkeys(rates, 1)), (1, rates)):
-        segmenter = small(3, 2).double()
+    for step, heads, expected in ((0, [3, 2], dict.fromkeys(rates, 1)), (1, [3, 2], rates), (1, [5], rates)):
+        segmenter = small(*heads).double()  # the last is a step of a domain protocol, which adds no head
         before = {name: parameter.detach().clone() for name, parameter in segmenter.named_parameters()}
         freeze_by_rate(segmenter, optim, step)
         optimizer = build_optimizer(segmenter, optim, step=step)

@@ -28,7 +28,7 @@ from incseg.config import (
     section_types,
 )
 from incseg.errors import InputError, closest
-from incseg.registry import METHODS, declared_settings
+from incseg.without_torch import without_torch
 
 Command = TypeVar("Command", bound=Callable[..., None])
 Sections = Mapping[str, Section]
@@ -66,16 +66,17 @@ def read_arguments(command: Callable[..., None], words: Sequence[str], program: 
     """What to call a command with; of the settings only those that were written, so that a recipe's others stand."""
     sections = _run_sections(DEFAULT) if settings_shown(command) else {}
     named = {word.removeprefix("--").partition(".")[0] for word in words if is_setting(word)}
-    if sections and not named <= set(sections):  # of methods: importing them takes seconds
-        if METHODS.only_built_in:
-            declared = declared_settings(METHODS.package, METHODS.decorator).items()
-            of_methods = [f"{method}.{key}" for method, keys in declared for key in keys]
-            _check_options(command, words, [*_names(sections), *of_methods])
-        sections = {**_method_sections(), **sections}
+    if sections and not named <= set(sections):  # of methods, which import PyTorch
+        return without_torch(lambda: _read(command, words, program, {**_method_sections(), **sections}))
+    return _read(command, words, program, sections)
+
+
+def _read(command: Callable[..., None], words: Sequence[str], program: str, sections: Sections) -> dict[str, Any]:
     _check_options(command, words, _names(sections))
-    arguments = _parse(_collector(command, sections), words, program)
+    written = {owner: section for owner, section in sections.items() if any(w.startswith(f"--{owner}.") for w in words)}
+    arguments = _parse(_collector(command, written), words, program)  # tyro takes its time for every section
     if sections:
-        arguments["settings"] = {owner: values for owner, values in arguments["settings"].items() if values}
+        arguments["settings"] = {owner: values for owner, values in arguments.get("settings", {}).items() if values}
     return arguments
 
 

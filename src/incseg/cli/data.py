@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from incseg.cli.arguments import DEFAULT, takes_settings
-from incseg.cli.early import refuse_missing_data, refuse_unknown_dataset
+from incseg.cli.early import refuse_missing_data
 from incseg.config import DataConfig, Layer, load_recipe, merge
 from incseg.console import Console, progress_of, publish
 from incseg.errors import IncompleteError, InputError
@@ -98,8 +98,6 @@ def check(
         full: also compare the checksums inside files that have them (PNG), which finds a flipped bit that decoding does
             not, and record the content of every file, so that a run that resumes can tell whether it has changed.
     """
-    refuse_unknown_dataset(name)
-
     from incseg.datasets import dataset_entry
 
     entry, console = dataset_entry(name), Console()

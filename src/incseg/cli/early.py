@@ -5,13 +5,13 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from incseg.config import DataConfig, Layer, RunConfig, from_yaml, refuse_twice, split_sum
+from incseg.config import DataConfig, Layer, RunConfig, from_yaml, load_recipe, merge
 from incseg.engine.admission import check_first_step_is_done, check_run, check_weights_file
 from incseg.errors import InputError
 from incseg.model_header import read_header, refuse_statistics, require_description
 from incseg.protocol import Protocol, Setting, class_order
-from incseg.registry import DATASETS, METHODS
 from incseg.run_folder import RunFolder, model_file, statistics_file
+from incseg.without_torch import without_torch
 
 if TYPE_CHECKING:
     from incseg.datasets import Source
@@ -20,17 +20,16 @@ HIGHEST_PORT = 65535
 DEVICES = re.compile(r"auto|cpu|mps|(cuda|xpu|hpu)(:\d+)?")
 
 
-def refuse_unknown_method(text: str) -> None:
-    """Refuse a sum with a name that no method has, or twice; what else is wrong with it, ``methods.parse`` finds."""
-    for name in filter(None, "".join(text.split()).split("+")):
-        METHODS.refuse_unknown(name, text, spellings=(name, f"{name}+"))
-    if METHODS.only_built_in:
-        refuse_twice(split_sum(text, METHODS.declared()))
+def refuse_methods(*texts: str) -> None:
+    """Refuse sums that cannot be."""
 
+    def check() -> None:
+        from incseg.methods import parse
 
-def refuse_unknown_dataset(name: str) -> None:
-    """Refuse a name that no dataset has."""
-    DATASETS.refuse_unknown(name)
+        for text in texts:
+            parse(text)
+
+    without_torch(check)
 
 
 def refuse_missing_data(config: RunConfig) -> None:
@@ -39,7 +38,6 @@ def refuse_missing_data(config: RunConfig) -> None:
     from incseg.datasets.listed import check_lists
 
     protocol = Protocol.parse(config.protocol)
-    refuse_unknown_dataset(protocol.dataset)
     source = open_source(protocol.dataset, config.data.root, config.data)
     if config.data.known is None and protocol.setting is not Setting.DOMAIN:  # these have steps of other kinds
         class_order(source.classes, config.data.class_order, source.orders)
@@ -57,13 +55,33 @@ def refuse_missing_data_of(run: Path, data_root: Path | None) -> None:
 
 def refuse_run(config: RunConfig, out: Path, first_step: Path | None) -> None:
     """Refuse a training that cannot begin."""
-    refuse_unknown_method(config.method)
     check_run(config, out)
     refuse_missing_data(config)
     if first_step is not None:
         check_first_step_is_done(first_step)
     if not RunFolder(out).has_weights:
         check_weights_file(config.model.weights)
+
+    def check() -> None:
+        from incseg.engine.name_checks import check_names
+
+        check_names(config)
+
+    without_torch(check, networks=True)
+
+
+def refuse_extension(model: Path, step: int | None, method: str, settings: Layer, *, has_old_images: bool) -> None:
+    """Refuse a method that cannot extend a model."""
+    config = load_recipe("folder/1-1/overlapped", merge({"method": method}, settings))
+
+    def check() -> None:
+        from incseg.engine.first_step import check_extends, remembered_by
+        from incseg.methods import parse
+
+        remembered = remembered_by(model_file(model, step))
+        check_extends(parse(config.method, config.settings), remembered, has_old_images=has_old_images)
+
+    without_torch(check)
 
 
 def refuse_folders(settings: Layer, **folders: Path | None) -> "dict[str, Source]":

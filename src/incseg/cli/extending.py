@@ -10,11 +10,11 @@ import incseg
 from incseg.cli.arguments import DEFAULT, ModelPath, OptionalFolder, OptionalStep, takes_settings
 from incseg.cli.early import (
     refuse_device,
+    refuse_extension,
     refuse_folders,
     refuse_gathered,
     refuse_missing_data_of,
     refuse_missing_models,
-    refuse_unknown_method,
 )
 from incseg.config import Layer
 from incseg.console import Console, Table, is_rank_zero, percent, publish
@@ -87,11 +87,12 @@ def extend(
     if min_agreement is not None and not 0 <= min_agreement <= 100:
         raise InputError(f"--min-agreement {min_agreement:g} is no percentage: give a number from 0 to 100.")
     (known,) = refuse_missing_models(model, step=step)
-    refuse_unknown_method(method or "")
     check_memory(memory, replay)
     check_extension_settings(settings or {})
     usable_folder(out)
     new_classes(known, refuse_folders(settings or {}, data=data, validation=validation, replay=replay)["data"])
+    if method is not None:
+        refuse_extension(model, step, method, settings or {}, has_old_images=replay is not None)
 
     from incseg.engine.extend import before_and_after
     from incseg.report.differences import agreement_table

@@ -7,6 +7,7 @@ import tyro
 
 from incseg.config import as_text, load_recipe, published_presets, recipe_names, section_types
 from incseg.console import Console, Table
+from incseg.without_torch import without_torch
 
 
 def show_list(what: tyro.conf.Positional[Literal["methods", "protocols", "recipes", "settings", "tables"]]) -> None:
@@ -15,7 +16,7 @@ def show_list(what: tyro.conf.Positional[Literal["methods", "protocols", "recipe
     Args:
         what: methods, protocols, recipes, settings or tables.
     """
-    for table in TABLES[what]():
+    for table in without_torch(TABLES[what]):
         Console().show(table)
 
 

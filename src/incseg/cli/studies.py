@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from incseg.cli.arguments import DEFAULT, Names, read_arguments, takes_settings
-from incseg.cli.early import refuse_missing_data, refuse_unknown_method
+from incseg.cli.early import refuse_methods, refuse_missing_data
 from incseg.cli.train import show_runs
 from incseg.config import Layer, load_recipe
 from incseg.console import Console, publish
@@ -93,6 +93,7 @@ def compare(
     for recipe in recipes:
         load_recipe(recipe, trust=trust)  # refused before PyTorch is imported, if there is none
 
+    refuse_methods(*(parts[0] for _, parts in words))
     repetitions = seeds_from(seeds)
 
     from incseg.study.comparison_plan import plan_comparison
@@ -124,7 +125,6 @@ def _words(text: str) -> list[str]:
         raise InputError(f"--methods cannot be '{text}': a quotation mark is missing.") from None
     if not words:
         raise InputError(f"--methods cannot be '{text}': each begins with the name of a method, as in mib+ucd.")
-    refuse_unknown_method(words[0])
     return words
 
 

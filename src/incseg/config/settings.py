@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from incseg.config.strict_yaml import parse_yaml
 from incseg.errors import InputError, closest
 from incseg.files import expanded
+from incseg.protocol import Protocol, Setting
 
 CODE = "generator"
 """The setting of a method that names code to run: from the command line, and from a file only if that is trusted."""
@@ -156,19 +157,6 @@ class DataConfig(Section):
     def without_replay(self) -> "DataConfig":
         """The same without old images: only a training needs them, and they may be gone afterwards."""
         return self.model_copy(update={"replay": None, "replayed_images": None})
-
-    @property
-    def scored_as(self) -> str:
-        """The convention of the scores in words, as it stands under every table; 'N images' follows it."""
-        part = "whole images" if self.scoring == "full" else f"the middle square at {self.crop_size} pixels"
-        if not self.has_background:
-            seen = ["only images with a class learnt so far"] if self.score_on == "seen" else []
-            return ", ".join([f"{self.scoring} ({part})", "data without background", *seen])
-        words = [f"{self.scoring} ({part})", f"classes to come {AS_WORDS[self.future]}"]
-        words += ["unlabelled pixels as background"] if self.scored_void == "background" else []
-        words += ["background not scored"] if self.background == "ignore" else []
-        words += ["only images with a class learnt so far"] if self.score_on == "seen" else []
-        return ", ".join(words)
 
     @field_validator("root", "splits", "validation", "replay")
     @classmethod
@@ -338,6 +326,23 @@ class RunConfig(Section):
     engine: EngineConfig = EngineConfig()
     settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Settings of methods by name, as in --ucd.temperature 0.1."""
+
+    @property
+    def scored_as(self) -> str:
+        """The convention of the scores in words, as it stands under every table; 'N images' follows it."""
+        data, by_domain = self.data, Protocol.parse(self.protocol).setting is Setting.DOMAIN
+        part = "whole images" if data.scoring == "full" else f"the middle square at {data.crop_size} pixels"
+        words = [f"{data.scoring} ({part})"]
+        if data.known is not None:
+            return ", ".join([*words, "each class on images that label it"])
+        if not data.has_background:
+            words += ["data without background"]
+        else:
+            words += [] if by_domain else [f"classes to come {AS_WORDS[data.future]}"]
+            words += ["unlabelled pixels as background"] if data.scored_void == "background" else []
+            words += ["background not scored"] if data.background == "ignore" else []
+        seen = ["only images with a class learnt so far"] if data.score_on == "seen" else []
+        return ", ".join([*words, *(["images of the domains learnt so far"] if by_domain else seen)])
 
 
 def validate(values: Mapping[str, Any]) -> RunConfig:

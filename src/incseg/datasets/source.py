@@ -208,7 +208,7 @@ class DatasetEntry:
         )
 
 
-DATASETS: Registry[DatasetEntry] = registry.DATASETS
+DATASETS: Registry[DatasetEntry] = Registry("dataset", registry.DATASETS)
 
 
 def dataset(

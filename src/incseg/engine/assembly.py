@@ -26,6 +26,7 @@ from incseg.engine.input_scale import remember_scale, scale_warning
 from incseg.engine.journal import Journal
 from incseg.engine.lock import only_writer
 from incseg.engine.machine import enough_memory, keep_freed_memory, require_space, together
+from incseg.engine.name_checks import check_method
 from incseg.engine.precision import precision_here, with_precision
 from incseg.engine.provenance import environment
 from incseg.engine.recovery import recover
@@ -223,7 +224,7 @@ def _method(config: RunConfig) -> methods.Method:
 
 def _check(config: RunConfig, out: Path) -> None:
     """Refuse what can be refused before any process is started."""
-    methods.require_head(methods.parse(config.method, config.settings), config.model.head)
+    check_method(config)
     check_run(config, out)
 
 
@@ -263,7 +264,7 @@ def run_header(config: RunConfig, fabric: Fabric, lineage: Mapping[str, Any]) ->
         "method": config.method,
         "seed": config.seed,
         **lineage,
-        "scored_as": config.data.scored_as,
+        "scored_as": config.scored_as,
         "settings": {name: value for name, value in flat_settings(config).items() if name not in NAMED},
         "environment": environment(fabric),
     }

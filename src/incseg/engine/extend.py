@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from incseg import methods
-from incseg.config import DataConfig, Network, RunConfig, from_yaml, load_recipe, merge
+from incseg.config import DataConfig, Network, RunConfig, load_recipe, merge
 from incseg.console import Console, Table, is_rank_zero, percent
 from incseg.datasets import Source, open_source
 from incseg.datasets.class_names import new_classes
@@ -18,7 +17,7 @@ from incseg.datasets.source import BACKGROUND_NAMES, plain
 from incseg.engine.admission import check_extension_settings
 from incseg.engine.agreement import agreement
 from incseg.engine.assembly import train
-from incseg.engine.first_step import GivenModel
+from incseg.engine.first_step import GivenModel, remembered_by
 from incseg.errors import InputError
 from incseg.loading import batches_per_epoch
 from incseg.loading.reduced import reduced, usual_shapes
@@ -173,15 +172,8 @@ def solves(method: str, settings: Mapping[str, Any]) -> bool:
 def _given(model: TrainedModel) -> GivenModel:
     """The network with all that is remembered of its training; and for the model of a run, by which method."""
     name = f"{len(model.classes) - 1} classes" if model.path is None else model_name(model.path)
-    given = GivenModel(model.segmenter, model.history, model.remembered(), colours=model.colours, name=name)
-    place = RunFolder.holding(model.path) if model.path is not None else None
-    if place is None:
-        return given
-    try:
-        run = from_yaml(place[0].config)
-        return replace(given, remembered_by=methods.parse(run.method, run.settings).first_step)
-    except InputError:  # a method that is not installed here any more: nothing can continue from what it remembers
-        return given
+    remembered = "" if model.path is None else remembered_by(model.path)
+    return GivenModel(model.segmenter, model.history, model.remembered(), remembered, model.colours, name)
 
 
 def before_and_after(run: Path) -> Table:

@@ -134,18 +134,7 @@ class GivenModel:
 
 def check_given_model(given: GivenModel, folder: RunFolder, method: Method, *, has_old_images: bool = False) -> None:
     """Refuse a method that cannot extend this model, and a folder that began with another model."""
-    if method.keeps_data or (method.rehearses and not has_old_images):
-        instead = "give some with --replay DIR" if method.rehearses else "use another method"
-        raise InputError(
-            f"'{method.name}' trains on images of earlier steps, and the images this model learnt from are not here: "
-            f"{instead}."
-        )
-    continued = replace(method, parts=tuple(part for part in method.parts if not part.rehearses))
-    if continued.first_step not in ("", given.remembered_by):
-        raise InputError(
-            f"'{method.name}' continues from what it remembers of earlier training, and this model comes without: "
-            "give the folder of a run trained with it, or use a method without memory (see: incseg list methods)."
-        )
+    check_extends(method, given.remembered_by, has_old_images=has_old_images)
     if folder.is_finished(0):
         there = load_model(folder.model(0))[0].state_dict()
         here = given.segmenter.state_dict()
@@ -153,3 +142,31 @@ def check_given_model(given: GivenModel, folder: RunFolder, method: Method, *, h
             raise InputError(
                 f"{folder.path} was begun with another model: choose another --out, or delete that folder."
             )
+
+
+def remembered_by(model: Path) -> str:
+    """What made the training of a model in a file differ from plain cross-entropy: its method's ``first_step``."""
+    place = RunFolder.holding(model)
+    if place is None:
+        return ""
+    try:
+        run = from_yaml(place[0].config)
+        return parse(run.method, run.settings).first_step
+    except InputError:  # a method that is not installed here any more: nothing can continue from what it remembers
+        return ""
+
+
+def check_extends(method: Method, remembered: str, *, has_old_images: bool) -> None:
+    """Refuse a method that needs old images, or more than is ``remembered`` of a model's training."""
+    if method.keeps_data or (method.rehearses and not has_old_images):
+        instead = "give some with --replay DIR" if method.rehearses else "use another method"
+        raise InputError(
+            f"'{method.name}' trains on images of earlier steps, and the images this model learnt from are not here: "
+            f"{instead}."
+        )
+    continued = replace(method, parts=tuple(part for part in method.parts if not part.rehearses))
+    if continued.first_step not in ("", remembered):
+        raise InputError(
+            f"'{method.name}' continues from what it remembers of earlier training, and this model comes without: "
+            "give the folder of a run trained with it, or use a method without memory (see: incseg list methods)."
+        )

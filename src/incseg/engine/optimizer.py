@@ -49,11 +49,11 @@ def _factor(name: str, student: nn.Module, optim: OptimConfig, step: int) -> flo
     """The factor on the learning rate of a parameter; 1 for what a method trains beside the network."""
     if step == 0 or not isinstance(student, Segmenter):
         return 1.0
-    newest = f"classifier.heads.{len(student.trained_head.heads) - 1}."
+    newest = len(student.trained_head.heads) - 1
     factors = {
         "encoder.": optim.encoder_rate,
         "decoder.": optim.decoder_rate,
-        newest: optim.new_heads_rate,
+        **({f"classifier.heads.{newest}.": optim.new_heads_rate} if newest else {}),  # a domain's step adds no head
         "classifier.": optim.old_heads_rate,
     }
     return next((factor for prefix, factor in factors.items() if name.startswith(prefix)), 1.0)

@@ -48,7 +48,7 @@ class MethodEntry:
         return {name: p.default for name, p in inspect.signature(self.build).parameters.items()}
 
 
-METHODS: Registry[MethodEntry] = registry.METHODS
+METHODS: Registry[MethodEntry] = Registry("method", registry.METHODS, ", or sums of them such as mib+ucd")
 
 
 def register_method(

@@ -176,16 +176,22 @@ def input_statistics(architecture: Architecture) -> tuple[tuple[float, ...], tup
     return (tuple(config.mean), tuple(config.std)) if config is not None else (IMAGENET_MEAN, IMAGENET_STD)
 
 
-def _build(architecture: Architecture) -> Any:
+def check_network(network: Network) -> None:
+    """Refuse names and options that smp and timm do not have; tells nothing of what fits together."""
     decoders = {*smp.MODEL_ARCHITECTURES_MAPPING, OURS}
-    if architecture.decoder.lower() not in decoders:
+    if network.decoder.lower() not in decoders:
         raise InputError(
-            f"'{architecture.decoder}' is not a decoder: choose from {', '.join(sorted(decoders))}."
-            f"{closest(architecture.decoder, decoders)}"
+            f"'{network.decoder}' is not a decoder: choose from {', '.join(sorted(decoders))}."
+            f"{closest(network.decoder, decoders)}"
         )
-    deeplab = _deeplab_options(architecture)
-    encoder = encoder_name(architecture.encoder)
-    _refuse_options(architecture)
+    _deeplab_options(network)
+    encoder_name(network.encoder)
+    _refuse_options(network)
+
+
+def _build(architecture: Architecture) -> Any:
+    check_network(architecture)
+    deeplab, encoder = _deeplab_options(architecture), encoder_name(architecture.encoder)
     try:
         if architecture.decoder.lower() == OURS:
             return _build_ours(encoder, architecture)
@@ -212,28 +218,28 @@ def _embedding_channels(head: nn.Module) -> int:
     return next(layer.in_channels for layer in head.modules() if isinstance(layer, nn.Conv2d))
 
 
-def _deeplab_options(architecture: Architecture) -> dict[str, Any]:
+def _deeplab_options(network: Network) -> dict[str, Any]:
     """DeepLab as the reference recipes have it: dilations that fit the stride, and no dropout in the head."""
-    if not architecture.decoder.lower().startswith("deeplab"):
+    if not network.decoder.lower().startswith("deeplab"):
         return {}
-    if architecture.output_stride not in (8, 16):
-        raise InputError(f"{architecture.decoder} has an output stride of 8 or 16, not {architecture.output_stride}.")
+    if network.output_stride not in (8, 16):
+        raise InputError(f"{network.decoder} has an output stride of 8 or 16, not {network.output_stride}.")
     return {
-        "encoder_output_stride": architecture.output_stride,
-        "decoder_atrous_rates": SMP_RATES[architecture.output_stride],
+        "encoder_output_stride": network.output_stride,
+        "decoder_atrous_rates": SMP_RATES[network.output_stride],
         "decoder_aspp_dropout": 0.0,
     }
 
 
-def _refuse_options(architecture: Architecture) -> None:
+def _refuse_options(network: Network) -> None:
     """Refuse options that the decoder does not name: smp hands these to timm, which may fetch or load what they say."""
-    name = architecture.decoder.lower()
+    name = network.decoder.lower()
     kind = SummedDeepLab if name == OURS else smp.MODEL_ARCHITECTURES_MAPPING[name]
     accepted = {key for key in inspect.signature(kind).parameters if key not in NOT_OPTIONS} - {"kwargs"}
-    for option in architecture.decoder_options:
+    for option in network.decoder_options:
         if option not in accepted:
             raise InputError(
-                f"the decoder '{architecture.decoder}' has no option '{option}': use {', '.join(sorted(accepted))}."
+                f"the decoder '{network.decoder}' has no option '{option}': use {', '.join(sorted(accepted))}."
                 f"{closest(option, accepted)}"
             )
 
