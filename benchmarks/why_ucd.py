@@ -6,7 +6,7 @@ Three questions to a step after the first, on its own training crops, for the ne
   classes learnt so far; how much of the old classes it finds.
 - **σ**: its mean over positive pairs of two rightly labelled anchors and over those with a wrong one, and how often the
   first exceeds the second (0.5: σ says nothing, 1: all of it).
-- **Gradients** of every loss term at the embedding: their norms, and the cosine between UCD's and the sum of the others.
+- **Gradients** of every loss term at the embedding: norms, and the cosine between UCD's and the sum of the others.
 
     python benchmarks/why_ucd.py runs/mib+ucd [--step 1] [--method mib+ucd] [--data-root VOC2012] [--batches 8]
 
@@ -16,7 +16,7 @@ A run of ``mib`` can be asked what the term would have done: ``--method mib+ucd`
 import argparse
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
