@@ -16,9 +16,9 @@ import pytest
 from command_line import InThisProcess, run
 from incseg.console import Console
 from incseg.engine.journal import Journal
-from incseg.engine.signals import Children
 from incseg.errors import Stopped
 from incseg.study import execution
+from incseg.study.children import Children
 from incseg.study.comparison_plan import Entrant, plan_comparison
 from incseg.study.execution import Execution
 from incseg.study.latest_lines import LatestLines
@@ -105,7 +105,8 @@ class MadeUpChild:
     code: int | None = None
     looks: int = 0
 
-    def poll(self) -> int | None:
+    @property
+    def exitcode(self) -> int | None:
         self.looks += 1
         if self.looks == 2 and not self.fails:
             (self.folder / "step-0").mkdir(parents=True)
