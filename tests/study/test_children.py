@@ -6,12 +6,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from incseg.errors import TrainingError
+from incseg.study import children
 from incseg.study.children import Children
-from processes import PATIENCE, PROCESSES
+from processes import PATIENCE, PROCESSES, SERVER
 
 pytestmark = PROCESSES
 
@@ -28,8 +30,8 @@ def test_a_command_is_told_its_environment_and_speaks_to_its_log(tmp_path: Path)
         tmp_path, "print(os.environ['WORD'], sys.argv[1:], flush=True); os.system('echo a program too >&2')"
     )
     (tmp_path / "log").write_text("said before\n")
-    with Children().heard() as children:
-        process = children.start(words, tmp_path / "log", {"WORD": "hello"})
+    with Children().heard() as started:
+        process = started.start(words, tmp_path / "log", {"WORD": "hello"})
         process.join(PATIENCE)
     assert process.exitcode == 0
     said = (tmp_path / "log").read_text()
@@ -38,9 +40,23 @@ def test_a_command_is_told_its_environment_and_speaks_to_its_log(tmp_path: Path)
     assert "WORD" not in os.environ
 
 
+def _where_cuda_has_begun(*given: Any) -> None:
+    children._cuda_has_begun = lambda: True
+    children._run(*given)
+
+
+def test_a_copy_that_could_not_use_cuda_begins_anew(tmp_path: Path) -> None:
+    words = command(tmp_path, "print(sys.orig_argv[1:], flush=True); os._exit(3)")
+    process = SERVER.Process(target=_where_cuda_has_begun, args=(words, tmp_path / "log", {}, False))
+    process.start()
+    process.join(PATIENCE)
+    assert process.exitcode == 3
+    assert (tmp_path / "log").read_text() == f"{['-P', '-m', 'incseg', *words]}\n"
+
+
 def test_the_exit_code_is_that_of_the_command(tmp_path: Path) -> None:
-    with Children().heard() as children:
-        process = children.start(["list", "nothing"], tmp_path / "log", {})
+    with Children().heard() as started:
+        process = started.start(["list", "nothing"], tmp_path / "log", {})
         process.join(PATIENCE)
     assert process.exitcode == 2
     assert "nothing" in (tmp_path / "log").read_text()
@@ -53,16 +69,16 @@ def test_a_child_is_asked_to_stop_when_its_parent_is(tmp_path: Path) -> None:
         "signal.signal(signal.SIGTERM, lambda *_: os._exit(75))\n"
         f"os.kill({os.getpid()}, signal.SIGTERM); signal.pause()",
     )
-    with Children().heard() as children:
-        process = children.start(words, tmp_path / "log", {})
+    with Children().heard() as started:
+        process = started.start(words, tmp_path / "log", {})
         process.join(PATIENCE)
         assert process.exitcode == 75
-    assert children.asked_to_stop
+    assert started.asked_to_stop
 
 
 def test_no_child_outlives_what_it_was_started_for(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError), Children().heard() as children:  # noqa: PT012 - the child is the test
-        process = children.start(command(tmp_path, "time.sleep(60)"), tmp_path / "log", {})
+    with pytest.raises(TrainingError), Children().heard() as started:  # noqa: PT012 - the child is the test
+        process = started.start(command(tmp_path, "time.sleep(60)"), tmp_path / "log", {})
         raise TrainingError("another one failed")
     assert process.exitcode == -signal.SIGTERM
 

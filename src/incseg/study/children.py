@@ -2,7 +2,7 @@
 
 That one is the fork server of Python's ``multiprocessing``. It does nothing but import, so that neither a thread nor
 CUDA, which no copy could use, has begun in it. Elsewhere than on Linux a process that has loaded PyTorch cannot be
-copied safely; there every command imports what it needs.
+copied safely; there every command imports what it needs by itself.
 """
 
 import ctypes
@@ -110,8 +110,16 @@ def _run(words: Sequence[str], log: Path | None, environment: Mapping[str, str],
             os.dup2(file.fileno(), 2)
     elif errors_only:
         os.dup2(2, 1)
+    if _cuda_has_begun():
+        os.execv(sys.executable, [sys.executable, "-P", "-m", "incseg", *words])
     sys.argv = ["incseg", *words]
     runpy.run_module("incseg", run_name="__main__", alter_sys=True)
+
+
+def _cuda_has_begun() -> bool:
+    """Whether this is a copy that cannot use CUDA: where NVIDIA's library is missing, importing asks CUDA itself."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.cuda._is_in_bad_fork()
 
 
 def stop_with_parent(number: signal.Signals) -> None:

@@ -21,6 +21,7 @@ from incseg.study.children import Children
 from incseg.study.latest_lines import LatestLines, last_line
 from incseg.study.planned_run import PlannedRun
 from incseg.study.schedule import Schedule
+from incseg.study.workload import longest_first
 
 PATIENCE = 0.2  # seconds between two looks at the processes
 
@@ -36,7 +37,9 @@ class Child(Interface):
 def execute(schedule: Schedule, console: Console, jobs: int = 1) -> list[PlannedRun]:
     """Train the runs that are not done yet, up to ``jobs`` at once; returns those that failed."""
     pending = [run for run, _ in schedule.pending]
-    check_data(pending, console)
+    curricula = check_data(pending, console)
+    if jobs > 1:
+        pending = longest_first(pending, curricula)
     with Children().heard() as children, LatestLines(console) as latest:
         return Execution(schedule, console, jobs, children, pending, latest).run()
 
@@ -49,17 +52,20 @@ def refuse_failures(failed: Sequence[PlannedRun], schedule: Schedule) -> None:
         raise TrainingError(f"{len(failed)} of {number} runs failed: {folders}; run this again to retry them.")
 
 
-def check_data(runs: Sequence[PlannedRun], console: Console) -> None:
-    """Check the data, and every method on it, once before the first run, instead of failing in every run."""
+def check_data(runs: Sequence[PlannedRun], console: Console) -> list[Curriculum]:
+    """Check the data, and every method on it, once before the first run, instead of failing in every run.
+
+    Returns the curriculum of each run.
+    """
     curricula: dict[tuple[str, DataConfig], Curriculum] = {}
-    for run in runs:
-        config = run.config
-        key = (config.protocol, config.data)
+    keys = [(run.config.protocol, run.config.data) for run in runs]
+    for key, run in zip(keys, runs, strict=True):
         if key not in curricula:
-            protocol = Protocol.parse(config.protocol)
-            curricula[key] = build_curriculum(protocol, config.data, console.say, console.mention)
+            protocol, data = key
+            curricula[key] = build_curriculum(Protocol.parse(protocol), data, console.say, console.mention)
         curriculum = curricula[key]
-        parse(config.method, config.settings).check(curriculum.steps, curriculum.classes)
+        parse(run.config.method, run.config.settings).check(curriculum.steps, curriculum.classes)
+    return [curricula[key] for key in keys]
 
 
 @dataclass
