@@ -14,18 +14,14 @@ def run(*arguments: str | Path) -> int:
 
 @dataclass
 class InThisProcess:
-    """Stands in for the processes of the runs of a study: the same commands, without starting Python anew."""
+    """Stands in for the processes of the runs of a study: the same commands, one after another."""
 
     commands: list[list[str]] = field(default_factory=list)
 
     def start(self, command: Sequence[str], *_: object) -> "InThisProcess":
-        assert list(command[1:3]) == ["-m", "incseg"]
-        self.commands.append(list(command[3:]))
-        self.code = cli.main(list(command[3:]))
+        self.commands.append(list(command))
+        self.exitcode = cli.main(list(command))
         return self
-
-    def poll(self) -> int:
-        return self.code
 
     def folders(self) -> list[str]:
         return [Path(command[command.index("--out") + 1]).name for command in self.commands]

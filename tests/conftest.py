@@ -35,6 +35,12 @@ def _private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_imported_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most studies here are refused, or run in this process."""
+    monkeypatch.setattr("incseg.study.children.import_ahead", lambda _: None)
+
+
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_folder(tmp_path_factory.mktemp("tiny") / "data", train=24, val=8)
@@ -150,7 +156,7 @@ def tiny_model() -> Model:
 @pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch) -> InThisProcess:
     runner = InThisProcess()
-    monkeypatch.setattr("incseg.engine.signals.Children.start", lambda _, *given: runner.start(*given))
+    monkeypatch.setattr("incseg.study.children.Children.start", lambda _, *given: runner.start(*given))
     monkeypatch.setenv("COLUMNS", "160")
     return runner
 

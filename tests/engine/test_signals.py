@@ -18,7 +18,7 @@ from incseg.config import RunConfig
 from incseg.engine import signals
 from incseg.engine.assembly import train
 from incseg.engine.journal import Journal
-from incseg.engine.signals import Children, StopRequests
+from incseg.engine.signals import StopRequests
 from incseg.errors import Stopped, TrainingError
 from incseg.loading.loaders import _begin_process
 from incseg.methods import Method
@@ -85,26 +85,6 @@ def test_the_exit_code_of_a_stopped_command_is_75(
     monkeypatch.setattr("incseg.cli._run", stopped)
     assert run("train") == Stopped.EXIT_CODE == 75
     assert capsys.readouterr().err == "incseg: stopped.\n"
-
-
-def test_a_child_is_asked_to_stop_when_its_parent_is() -> None:
-    """The child tells its parent, which this process stands for, to stop; the answer comes back to the child."""
-    script = (
-        "import os, signal, sys; signal.signal(signal.SIGTERM, lambda *_: os._exit(75)); "
-        "os.kill(os.getppid(), signal.SIGTERM); signal.pause()"
-    )
-    with Children().heard() as children:
-        process = children.start([sys.executable, "-c", script])
-        assert process.wait() == 75
-    assert children.asked_to_stop
-
-
-def test_no_child_outlives_what_it_was_started_for(tmp_path: Path) -> None:
-    script = "import sys, time; print('begun', flush=True); time.sleep(60)"
-    with pytest.raises(TrainingError), Children().heard() as children:  # noqa: PT012 - the child is the test
-        process = children.start([sys.executable, "-c", script], tmp_path / "log")
-        raise TrainingError("another one failed")
-    assert process.returncode == -signal.SIGTERM
 
 
 def poisoned(at: set[int]) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ import signal
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ import pytest
 from command_line import InThisProcess, run
 from incseg.console import Console
 from incseg.engine.journal import Journal
-from incseg.engine.signals import Children
 from incseg.errors import Stopped
 from incseg.study import execution
+from incseg.study.children import Children
 from incseg.study.comparison_plan import Entrant, plan_comparison
 from incseg.study.execution import Execution
 from incseg.study.latest_lines import LatestLines
@@ -105,7 +106,8 @@ class MadeUpChild:
     code: int | None = None
     looks: int = 0
 
-    def poll(self) -> int | None:
+    @property
+    def exitcode(self) -> int | None:
         self.looks += 1
         if self.looks == 2 and not self.fails:
             (self.folder / "step-0").mkdir(parents=True)
@@ -123,9 +125,11 @@ class MadeUpChildren(Children):
     started: list[tuple[str, str, list[str]]] = field(default_factory=list)
     children: list[MadeUpChild] = field(default_factory=list)
     asked_to_stop: bool = False
+    _running: list[BaseProcess] = field(default_factory=list)
 
-    def start(self, command: Sequence[str], log: Path, *_: object) -> MadeUpChild:  # type: ignore[override]
-        log.write_text("said before\nthe disk is full\n\n")
+    def start(self, command: Sequence[str], log: Path | None, *_: object) -> MadeUpChild:  # type: ignore[override]
+        if log is not None:
+            log.write_text("said before\nthe disk is full\n\n")
         options = dict(itertools.pairwise(command))
         folder = Path(options["--out"])
         beside = [child.folder.name for child in self.children if child.code is None]
@@ -160,6 +164,20 @@ def test_several_at_once_begin_as_soon_as_their_step_0_is_there(tmp_path: Path) 
     assert shared["mib-seed42"] == "ft-seed42"
     assert shared["mib-seed43"] == "ft-seed43"
     assert shared["ewc-seed43"] == ""
+
+
+@pytest.mark.usefixtures("few_shapes")
+@pytest.mark.parametrize(("jobs", "expected"), [(1, ["ft", "mib", "joint"]), (2, ["joint", "mib", "ft"])])
+def test_of_several_at_once_the_longest_begin_first(
+    jobs: int, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    children = MadeUpChildren()
+    monkeypatch.setattr(execution, "Children", lambda: children)
+    entrants = [Entrant(method, written=method) for method in ("ft", "mib", "joint")]
+    plan = plan_comparison(["demo"], entrants, seeds=[42], out=tmp_path)
+    assert not execution.execute(plan.schedule, Console(), jobs)
+    assert [name.removesuffix("-seed42") for name, *_ in children.started] == expected
+    assert [source == "" for _, source, _ in children.started] == [True, False, False], "step 0 is trained once"
 
 
 def test_one_that_shares_begins_while_the_other_trains_on(tmp_path: Path) -> None:

@@ -12,8 +12,10 @@ from incseg.cli.early import refuse_methods, refuse_missing_data
 from incseg.cli.train import show_runs
 from incseg.config import Layer, load_recipe
 from incseg.console import Console, publish
+from incseg.engine.cores import share_of_cores, usable_cores
 from incseg.errors import InputError
 from incseg.files import usable_folder
+from incseg.study import children
 from incseg.study.repetitions import seeds_from
 
 DEMO = ("ft", "mib", "mib+ucd", "joint")
@@ -34,13 +36,14 @@ def demo(out: Path = Path("runs"), seed: int = DEFAULT.seed) -> None:
         seed: seed of every random choice.
     """
     usable_folder(out)
+    jobs = min(len(DEMO), usable_cores())
+    children.import_ahead(share_of_cores(jobs))
 
-    from incseg.engine.machine import usable_cores
     from incseg.study.comparison_plan import Entrant, plan_comparison
 
     entrants = [Entrant(method, written=method) for method in DEMO]
     plan = plan_comparison(["demo"], entrants, seeds=[seed], out=out)
-    _run(replace(plan, against=None), Console(), jobs=min(len(DEMO), usable_cores()))
+    _run(replace(plan, against=None), Console(), jobs)
 
 
 @takes_settings("")
@@ -95,6 +98,8 @@ def compare(
 
     refuse_methods(*(parts[0] for _, parts in words))
     repetitions = seeds_from(seeds)
+    if not dry_run:
+        children.import_ahead(share_of_cores(jobs))
 
     from incseg.study.comparison_plan import plan_comparison
 
@@ -231,6 +236,8 @@ def reproduce(
     choose_blocks(found, columns)
     positive(jobs)
     usable_folder(out)
+    if not dry_run:
+        children.import_ahead(share_of_cores(jobs))
 
     from incseg.paper.plan import make_plan  # only now: PyTorch takes seconds, a refusal above should not
     from incseg.paper.reproduce import reproduce_table

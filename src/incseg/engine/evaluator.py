@@ -15,7 +15,7 @@ from incseg.batch import Batch
 from incseg.colours import Colours
 from incseg.config import RunConfig
 from incseg.curriculum.curriculum import Curriculum
-from incseg.engine.machine import usable_cores
+from incseg.engine.cores import usable_cores
 from incseg.errors import InputError, Note, refuse
 from incseg.files import naming
 from incseg.images import index_image

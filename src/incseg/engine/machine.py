@@ -1,7 +1,6 @@
 """What the machine must give a run: room on its disk, and processes that stay together."""
 
 import ctypes
-import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -34,11 +33,6 @@ def require_space(folder: RunFolder, student: Segmenter, steps: int) -> None:
             f"{folder.path} has no room: {readable(free)} are free, and {to_come} models of {readable(size)} with "
             f"their checkpoints need at least {readable(needed)}; free some space there, or choose another --out."
         )
-
-
-def usable_cores() -> int:
-    """The cores that this process may use, where the system says so; else all."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def keep_freed_memory() -> None:

@@ -1,14 +1,15 @@
 """The numerical precision of a run: what ``auto`` means on this machine, and the loss scale that float16 needs."""
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from lightning.fabric import Fabric
-from lightning.fabric.plugins import MixedPrecision
 from torch.optim import Optimizer
 
 from incseg.config import EngineConfig, RunConfig
 from incseg.errors import InputError
+
+if TYPE_CHECKING:  # a study is planned without Lightning, which takes seconds to import
+    from lightning.fabric import Fabric
 
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
 
@@ -31,7 +32,7 @@ def precision_here(engine: EngineConfig) -> Precision:
     return "bf16-mixed" if torch.cuda.is_bf16_supported(including_emulation=False) else "16-mixed"
 
 
-def unscale(fabric: Fabric, optimizer: Optimizer) -> None:
+def unscale(fabric: "Fabric", optimizer: Optimizer) -> None:
     """After the backward pass: give gradients the size they have without the loss scale, before anyone looks at them.
 
     Small gradients would vanish in float16, so with it Fabric multiplies the loss; with other types nothing is done.
@@ -41,7 +42,7 @@ def unscale(fabric: Fabric, optimizer: Optimizer) -> None:
         scaler.unscale_(optimizer)
 
 
-def lower_scale(fabric: Fabric) -> bool:
+def lower_scale(fabric: "Fabric") -> bool:
     """In place of the optimizer's step, when a gradient was not finite: halve the loss scale for the next iteration.
 
     Returns whether that may have been the reason: gradients are unscaled, and the scale was large enough to overflow.
@@ -54,19 +55,19 @@ def lower_scale(fabric: Fabric) -> bool:
     return before > 1
 
 
-def scale_state(fabric: Fabric) -> dict[str, Any]:
+def scale_state(fabric: "Fabric") -> dict[str, Any]:
     """The loss scale and since when it holds, for a checkpoint; empty where there is none."""
     scaler = _scaler(fabric)
     return {} if scaler is None else scaler.state_dict()
 
 
-def load_scale(fabric: Fabric, state: dict[str, Any]) -> None:
+def load_scale(fabric: "Fabric", state: dict[str, Any]) -> None:
     """Restore what :func:`scale_state` returned."""
     scaler = _scaler(fabric)
     if scaler is not None and state:
         scaler.load_state_dict(state)
 
 
-def _scaler(fabric: Fabric) -> torch.amp.GradScaler | None:
-    precision = fabric.strategy.precision
-    return precision.scaler if isinstance(precision, MixedPrecision) else None
+def _scaler(fabric: "Fabric") -> torch.amp.GradScaler | None:
+    scaler: torch.amp.GradScaler | None = getattr(fabric.strategy.precision, "scaler", None)
+    return scaler

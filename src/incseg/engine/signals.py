@@ -5,15 +5,10 @@ are replaced whole and the last checkpoint is there.
 """
 
 import _thread
-import ctypes
-import os
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 from incseg.errors import Stopped
@@ -95,58 +90,3 @@ class StopRequests:
         self.reason = self.reason or REASONS[signal.Signals(number).name]
         if not self._waits:
             self.obey()
-
-
-class Children:
-    """Commands in processes of their own, which are asked to stop when this one is, and do not outlive it."""
-
-    def __init__(self) -> None:
-        self.asked_to_stop = False
-        self._running: list[subprocess.Popen[bytes]] = []
-
-    def start(
-        self, command: Sequence[str], log: Path | None = None, environment: Mapping[str, str] | None = None
-    ) -> "subprocess.Popen[bytes]":
-        """Begin a command; what it says goes to a file, or where all goes that this process says."""
-        ended_with_us = _stop_with_parent if sys.platform == "linux" else None
-        with ExitStack() as opened:
-            file = opened.enter_context(log.open("ab")) if log else None
-            process = subprocess.Popen(
-                command,
-                stdout=file or (sys.stderr if sys.stdout is sys.stderr else None),
-                stderr=file,
-                env={**os.environ, **(environment or {})},
-                preexec_fn=ended_with_us,  # noqa: PLW1509 - one call
-            )
-        self._running.append(process)
-        return process
-
-    @contextmanager
-    def heard(self) -> Iterator["Children"]:
-        """Inside, requests to stop go to the children, whose exit codes say that they heard them."""
-        listens = threading.current_thread() is threading.main_thread()
-        known = known_signals("SIGTERM", "SIGUSR1") if listens else []
-        before = {number: signal.signal(number, self._pass_on) for number in known}
-        try:
-            yield self
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            for process in self._alive:
-                process.terminate()
-            for process in self._running:
-                process.wait()
-
-    @property
-    def _alive(self) -> list["subprocess.Popen[bytes]"]:
-        return [process for process in self._running if process.poll() is None]
-
-    def _pass_on(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        self.asked_to_stop = True
-        for process in self._alive:
-            process.send_signal(number)
-
-
-def _stop_with_parent() -> None:
-    """Let Linux send SIGTERM when the parent is gone, even if that was killed."""
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG

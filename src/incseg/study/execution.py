@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,14 +13,15 @@ import torch
 from incseg.config import DataConfig
 from incseg.console import Console
 from incseg.curriculum import Curriculum, build_curriculum
-from incseg.engine.machine import usable_cores
-from incseg.engine.signals import Children
+from incseg.engine.cores import share_of_cores
 from incseg.errors import Stopped, TrainingError
 from incseg.methods import parse
 from incseg.protocol import Protocol
+from incseg.study.children import Children
 from incseg.study.latest_lines import LatestLines, last_line
 from incseg.study.planned_run import PlannedRun
 from incseg.study.schedule import Schedule
+from incseg.study.workload import longest_first
 
 PATIENCE = 0.2  # seconds between two looks at the processes
 
@@ -29,14 +29,17 @@ PATIENCE = 0.2  # seconds between two looks at the processes
 class Child(Interface):
     """What is asked of a process."""
 
-    def poll(self) -> int | None:
-        """The exit code, None while it runs."""
+    @property
+    def exitcode(self) -> int | None:
+        """None while it runs."""
 
 
 def execute(schedule: Schedule, console: Console, jobs: int = 1) -> list[PlannedRun]:
     """Train the runs that are not done yet, up to ``jobs`` at once; returns those that failed."""
     pending = [run for run, _ in schedule.pending]
-    check_data(pending, console)
+    curricula = check_data(pending, console)
+    if jobs > 1:
+        pending = longest_first(pending, curricula)
     with Children().heard() as children, LatestLines(console) as latest:
         return Execution(schedule, console, jobs, children, pending, latest).run()
 
@@ -49,17 +52,20 @@ def refuse_failures(failed: Sequence[PlannedRun], schedule: Schedule) -> None:
         raise TrainingError(f"{len(failed)} of {number} runs failed: {folders}; run this again to retry them.")
 
 
-def check_data(runs: Sequence[PlannedRun], console: Console) -> None:
-    """Check the data, and every method on it, once before the first run, instead of failing in every run."""
+def check_data(runs: Sequence[PlannedRun], console: Console) -> list[Curriculum]:
+    """Check the data, and every method on it, once before the first run, instead of failing in every run.
+
+    Returns the curriculum of each run.
+    """
     curricula: dict[tuple[str, DataConfig], Curriculum] = {}
-    for run in runs:
-        config = run.config
-        key = (config.protocol, config.data)
+    keys = [(run.config.protocol, run.config.data) for run in runs]
+    for key, run in zip(keys, runs, strict=True):
         if key not in curricula:
-            protocol = Protocol.parse(config.protocol)
-            curricula[key] = build_curriculum(protocol, config.data, console.say, console.mention)
+            protocol, data = key
+            curricula[key] = build_curriculum(Protocol.parse(protocol), data, console.say, console.mention)
         curriculum = curricula[key]
-        parse(config.method, config.settings).check(curriculum.steps, curriculum.classes)
+        parse(run.config.method, run.config.settings).check(curriculum.steps, curriculum.classes)
+    return [curricula[key] for key in keys]
 
 
 @dataclass
@@ -103,7 +109,7 @@ class Execution:
         beside = f" (what it says: {log})" if log else ""
         self.console.mention(f"run {number} of {total}: incseg {shlex.join(command)}{beside}")
         share = self._share_of_the_machine(place, run.config.engine.devices)
-        return self.children.start([sys.executable, "-m", "incseg", *command], log, share)
+        return self.children.start(command, log, share)
 
     def _available_first_step(self, run: PlannedRun) -> Path | None:
         """Any finished step 0 that it accepts: the run planned to provide it may have failed."""
@@ -116,14 +122,13 @@ class Execution:
         """With several at once: a part of the cores, and where there are several GPUs, one after the other."""
         if self.jobs == 1:
             return {}
-        threads = max(1, usable_cores() // self.jobs)
-        share = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
         gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(torch.cuda.device_count())))).split(",")
-        return share | ({"CUDA_VISIBLE_DEVICES": gpus[place % len(gpus)]} if len(gpus) > 1 == devices else {})
+        own = {"CUDA_VISIBLE_DEVICES": gpus[place % len(gpus)]} if len(gpus) > 1 == devices else {}
+        return share_of_cores(self.jobs) | own
 
     def _collect(self) -> bool:
         """Note the runs that have ended; returns whether there was one."""
-        ended = {place: code for place, (_, child) in self.places.items() if (code := child.poll()) is not None}
+        ended = {place: code for place, (_, child) in self.places.items() if (code := child.exitcode) is not None}
         for place, code in ended.items():
             run, _ = self.places.pop(place)
             if code == Stopped.EXIT_CODE or (code != 0 and self.children.asked_to_stop):  # some end before they listen

@@ -1,0 +1,12 @@
+"""What the process does first whose copies are the runs of a study; see ``children.py``.
+
+It ends with the command that it belongs to. Requests to stop are for the runs: one that comes to a copy before it
+listens waits there until it does, which an ignored one would not.
+"""
+
+import signal
+
+from incseg.study.children import REQUESTS, stop_with_parent
+
+stop_with_parent(signal.SIGKILL)
+signal.pthread_sigmask(signal.SIG_BLOCK, REQUESTS)
