@@ -53,6 +53,7 @@ REFUSED = [
     "statistics gathered --data known", "merge run run --out run", "merge file run --out o",
     "forget run nope --out o", "forget run car --out run", "forget run car --out o --learnt-in data",
     "import nowhere --classes data/classes.txt --out o", "import file --classes data/classes.txt --out file",
+    "import file --classes data/classes.txt --out o", "import file --classes data/classes.txt --out o --kind smp:unet9",
     "predict run", "predict run nowhere.jpg", "predict run data --tile 100", "predict run data --batch-size 0",
     "predict run data --longest-side 2", "predict run data --out file", "predict run data --device nope",
     "predict file data", "export run --out model.xyz", "export run --out data", "export file",

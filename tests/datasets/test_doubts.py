@@ -68,6 +68,8 @@ def test_resized_masks_classes_in_no_image_and_a_missing_background_are_asked_ab
     (folder / "classes.txt").write_text("disc\nsquare\ntriangle\ncross")
     paint(folder, mask - 1)
     assert "'disc', the first line of classes.txt, is taken for the background" in asked(folder, tmp_path)[1]
+    (folder / "val.txt").write_text("")
+    assert "there is no validation image." in asked(folder, tmp_path)[1]
 
 
 def test_one_true_object_does_not_hide_interpolation_in_the_other_images(folder: Path, tmp_path: Path) -> None:

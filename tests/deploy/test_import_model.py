@@ -124,7 +124,7 @@ def test_checkpoints_come_in_from_the_command_line(
     ("classes", "arguments", "message"),
     [
         ("background\ncat\ndog", ["--kind", "smp:unit"], "Did you mean 'smp:unet'?"),
-        ("background\ncat\ndog", [], "--kind '' is not known: choose from smp:deeplabv3"),
+        ("background\ncat\ndog", [], "of which network they are: add --kind, smp:deeplabv3, "),
         ("cat\ndog\ncow", ["--kind", "smp:unet"], "the first class is 'cat', but channel 0 must be the background"),
         ("background\nCat\ncat", ["--kind", "smp:unet"], "names 'Cat' twice"),
         (

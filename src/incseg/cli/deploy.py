@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import tyro
 
 from incseg.cli.arguments import ModelPath, OptionalFolder, OptionalStep
-from incseg.cli.early import refuse_address, refuse_device, refuse_missing_models
+from incseg.cli.early import refuse_address, refuse_device, refuse_kind, refuse_missing_models
 from incseg.console import Console, publish
 from incseg.deploy.asked import check_export, check_prediction, check_quantising
 from incseg.errors import InputError
@@ -52,6 +52,8 @@ def import_model(
             "save_pretrained."
         )
     usable_folder(out)
+    if checkpoint.is_file():
+        refuse_kind(kind, encoder)
 
     from incseg.deploy.import_model import read_checkpoint
     from incseg.deploy.model_card import write_card

@@ -84,6 +84,17 @@ def refuse_extension(model: Path, step: int | None, method: str, settings: Layer
     without_torch(check)
 
 
+def refuse_kind(kind: str | None, encoder: str) -> None:
+    """Refuse a network of another library that does not exist."""
+
+    def check() -> None:
+        from incseg.deploy.import_model import check_kind
+
+        check_kind(kind, encoder)
+
+    without_torch(check, networks=True)
+
+
 def refuse_folders(settings: Layer, **folders: Path | None) -> "dict[str, Source]":
     """Open folders of images, by the name of their option; refuses what is not there or not as it should be."""
     from incseg.datasets import open_source

@@ -26,7 +26,8 @@ def doubts(entry: DatasetEntry, classes: Sequence[str], found: Mapping[str, Find
     """Sentences on what to look at, of what was found in each split; none if there is nothing."""
     pixels, shown_by = _total(found, "pixels"), _total(found, "shown_by")
     interpolated = 2 * _total(found, "interpolated_in") > shown_by  # in more than half of the images that show it
-    sentences = [_absent(split, classes, findings.shown_by) for split, findings in found.items()]
+    sentences = [f"there is no {split} image." for split, findings in found.items() if not findings.images]
+    sentences += [_absent(split, classes, findings.shown_by) for split, findings in found.items()]
     if entry.published_images is None:
         sentences.append(_background(classes, pixels))
     sentences += [

@@ -15,13 +15,14 @@ import torch
 import torchvision.models.segmentation as zoo
 from torch import Tensor, nn
 
+from incseg.config import Network
 from incseg.datasets.source import BACKGROUND_NAMES, plain
 from incseg.deploy.model import Model
 from incseg.errors import InputError, closest
 from incseg.hub import fetched
 from incseg.models import Architecture, Segmenter
 from incseg.models.pretrained import read_state
-from incseg.models.segmenter import NOT_OPTIONS
+from incseg.models.segmenter import NOT_OPTIONS, check_network
 from incseg.models.torchvision_models import NAMES, Parts
 from incseg.run_folder import MODEL_FILE
 
@@ -111,23 +112,30 @@ def read_checkpoint(
     checkpoint = fetched(checkpoint)
     if checkpoint.is_dir():
         return from_smp(_saved_by_smp(checkpoint), classes, mean, std)
-    library, _, name = (kind or "").partition(":")
-    if library == "smp" and name.lower() in smp.MODEL_ARCHITECTURES_MAPPING:
-        # A segmenter is built only for its error message, in case the encoder does not exist.
+    library, name = check_kind(kind, encoder)
+    state = _read_weights(checkpoint)
+    channels = _channels(state, default=len(classes))
+    if library == "smp":
+        # A segmenter is built only for its error message, in case the decoder does not go with the encoder.
         Segmenter(Architecture(encoder=encoder, decoder=name), [len(classes)])
-        state = _read_weights(checkpoint)
-        channels = _channels(state, default=len(classes))
         model: nn.Module = smp.create_model(name, encoder_name=encoder, encoder_weights=None, classes=channels)
         return from_smp(_load_weights(model, state, checkpoint), classes, mean, std)
-    if library == "torchvision" and name in NAMES:
-        state = _read_weights(checkpoint)
-        channels = _channels(state, default=len(classes))
-        model = getattr(zoo, name)(weights=None, weights_backbone=None, num_classes=channels, aux_loss=False)
-        return from_torchvision(_load_weights(model, state, checkpoint), classes, mean, std)
-    kinds = [f"smp:{name}" for name in sorted(smp.MODEL_ARCHITECTURES_MAPPING)] + [
-        f"torchvision:{name}" for name in NAMES
-    ]
-    raise InputError(f"--kind '{kind or ''}' is not known: choose from {', '.join(kinds)}.{closest(kind or '', kinds)}")
+    model = getattr(zoo, name)(weights=None, weights_backbone=None, num_classes=channels, aux_loss=False)
+    return from_torchvision(_load_weights(model, state, checkpoint), classes, mean, std)
+
+
+def check_kind(kind: str | None, encoder: str) -> tuple[str, str]:
+    """The library and the name of a network; refuses one that does not exist."""
+    names = {"smp": sorted(smp.MODEL_ARCHITECTURES_MAPPING), "torchvision": NAMES}
+    kinds = [f"{library}:{name}" for library in names for name in names[library]]
+    if kind is None:
+        raise InputError(f"a file of weights does not say of which network they are: add --kind, {', '.join(kinds)}.")
+    library, _, name = kind.partition(":")
+    if name.lower() not in names.get(library, ()):
+        raise InputError(f"--kind '{kind}' is not known: choose from {', '.join(kinds)}.{closest(kind, kinds)}")
+    if library == "smp":
+        check_network(Network(encoder=encoder, decoder=name))
+    return library, name.lower()
 
 
 def _convert(
