@@ -12,13 +12,14 @@ from torch.utils.data import Dataset
 
 from incseg.batch import Batch
 from incseg.datasets import Split
+from incseg.datasets.saliency import SALIENT_IDS
 from incseg.datasets.scan import in_threads, pixel_counts
 from incseg.datasets.source import ReportProgress
 from incseg.errors import InputError, Note, refuse
 from incseg.loading.addresses import Address
 from incseg.loading.replay import KeptImages, Replay
 from incseg.loading.transforms import CentreCrop, TrainingTransform, relabelled
-from incseg.protocol import BACKGROUND, IGNORE
+from incseg.protocol import BACKGROUND, IGNORE, SALIENT
 
 NOT_REPLAYED = torch.tensor(BACKGROUND)  # Batch.replayed of the step's own images
 
@@ -100,6 +101,14 @@ class TrainingSet(Dataset[Batch]):
             replay = replace(replay, images=replace(replay.images, split=split))
         return TrainingSet(own, replay)
 
+    def telling_salient(self) -> "TrainingSet":
+        """The same images; in their labels, salient background has a number of its own."""
+        own, replay = replace(self.own, table=_telling_salient(self.own.table)), self.replay
+        if replay is not None and isinstance(replay.images, KeptImages) and replay.images.split is self.own.split:
+            tables = [_telling_salient(table) for table in replay.images.tables]
+            replay = replace(replay, images=replace(replay.images, tables=tables))
+        return TrainingSet(own, replay)
+
     @property
     def tables(self) -> Tensor:
         """(T, 256) id → channel: of the step's own images, and of each replayed one as the step that kept it saw it."""
@@ -123,9 +132,14 @@ class TrainingSet(Dataset[Batch]):
         return ((first + (position - first + further) % number, seed) for further in range(number))
 
 
+def _telling_salient(table: Tensor) -> Tensor:
+    salient = torch.tensor(SALIENT_IDS)
+    return table.index_put((salient,), table[salient].masked_fill(table[salient] == BACKGROUND, SALIENT))
+
+
 def stack(samples: Sequence[Batch]) -> Batch:
     """Samples of one size as one batch."""
-    images, labels, replayed = zip(*samples, strict=True)
+    images, labels, replayed, _ = zip(*samples, strict=True)  # salience is told on the device
     return Batch(torch.stack(images), torch.stack(labels), None if replayed[0] is None else torch.stack(replayed))
 
 

@@ -54,12 +54,11 @@ def check_data(runs: Sequence[PlannedRun], console: Console) -> None:
     curricula: dict[tuple[str, DataConfig], Curriculum] = {}
     for run in runs:
         config = run.config
-        key = (config.protocol, config.data)
+        method = parse(config.method, config.settings)
+        key = (config.protocol, method.used(config.data))
         if key not in curricula:
-            protocol = Protocol.parse(config.protocol)
-            curricula[key] = build_curriculum(protocol, config.data, console.say, console.mention)
-        curriculum = curricula[key]
-        parse(config.method, config.settings).check(curriculum.steps, curriculum.classes)
+            curricula[key] = build_curriculum(Protocol.parse(key[0]), key[1], console.say, console.mention)
+        method.check(curricula[key].steps, curricula[key].classes)
 
 
 @dataclass
