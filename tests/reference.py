@@ -497,12 +497,16 @@ def weighted_feature_distillation(student: Sequence[Vector], teacher: Sequence[V
     return total / counted
 
 
-def unknown_label(truth: int, teacher: Vector | None, confidence: float, unknown: int) -> int:
-    """SSUL without saliency maps: the teacher's scores decide on background, which is unknown where they do not."""
+def unknown_label(
+    truth: int, teacher: Vector | None, confidence: float, unknown: int, salient: bool | None = None
+) -> int:
+    """SSUL: the teacher's scores decide on background. Where they do not, it is unknown: on VOC only if it is salient
+    (the published code marks it so before it asks the teacher, who may then claim either), without maps always.
+    """
     if truth != 0:
         return truth
     if teacher is not None:
         best = max(range(len(teacher)), key=lambda c: teacher[c])
         if best != 0 and sigmoid(teacher[best]) >= confidence:
             return best
-    return unknown
+    return 0 if salient is False else unknown

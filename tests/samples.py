@@ -9,7 +9,7 @@ from PIL import Image
 
 from incseg.batch import Batch
 from incseg.curriculum.curriculum import Library
-from incseg.datasets import shapes
+from incseg.datasets import Split, shapes
 from incseg.datasets.shapes import CLASSES, draw
 from incseg.images import index_image
 from incseg.methods import Context
@@ -41,6 +41,15 @@ def write_folder(root: Path, train: int, val: int, size: int = 64) -> Path:
     (root / "train.txt").write_text("\n".join(f"{i:03d}" for i in range(train)))
     (root / "val.txt").write_text("\n".join(f"{i:03d}" for i in range(train, train + val)))
     return root
+
+
+def write_saliency(split: Split, folder: Path, shown: Sequence[int]) -> Path:
+    """Saliency maps of a detector that finds exactly these ids."""
+    for index, name in enumerate(split.ids):
+        path = folder / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((np.isin(split.mask(index).numpy(), shown) * 255).astype(np.uint8)).save(path)
+    return folder
 
 
 def fewer_shapes() -> None:

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from incseg.protocol import Step
+from incseg.protocol import BACKGROUND, SALIENT, Step
 from incseg.upsampling import CoarseLogits, Scores, full_size, interpolate
 
 Derived = TypeVar("Derived")
@@ -25,11 +25,14 @@ class Batch(NamedTuple):
         labels: (B, H, W) int64 channels: 0 background, 255 ignored; uint8 on the way from a loading process.
         replayed: (B,) int64, the old class a replayed image was kept for, 0 for the step's own images; None where
             nothing is ever replayed.
+        salient: (B, H, W) bool, where background stands out by a saliency map; None where no part asks for it, or the
+            data has no maps.
     """
 
     images: Tensor
     labels: Tensor
     replayed: Tensor | None = None
+    salient: Tensor | None = None
 
     def to(self, device: torch.device) -> "Batch":
         """The same on a device, without waiting for it; labels become int64 there, as bytes are quicker to send."""
@@ -37,11 +40,20 @@ class Batch(NamedTuple):
         labels = self.labels.to(device, non_blocking=True).long()
         return Batch(self.images.to(device, non_blocking=True), labels, replayed)
 
+    def clone(self) -> "Batch":
+        """In memory of its own."""
+        images, labels, *others = self
+        return Batch(images.clone(), labels.clone(), *(None if field is None else field.clone() for field in others))
+
+    def telling_salient(self) -> "Batch":
+        """Labels among which salient background has a number of its own, taken apart."""
+        salient = self.labels == SALIENT
+        return self._replace(labels=self.labels.masked_fill(salient, BACKGROUND), salient=salient)
+
     def pieces(self, number: int) -> "list[Batch]":
         """Cut into so many of equal size, which the number of images must allow."""
-        images, labels = self.images.chunk(number), self.labels.chunk(number)
-        replayed = [None] * number if self.replayed is None else self.replayed.chunk(number)
-        return [Batch(*piece) for piece in zip(images, labels, replayed, strict=True)]
+        fields = ([None] * number if field is None else field.chunk(number) for field in self)
+        return [Batch(*piece) for piece in zip(*fields, strict=True)]
 
 
 class Outputs(NamedTuple):
@@ -95,6 +107,11 @@ class View:
     def replayed(self) -> Tensor:
         """(B,) the old class a replayed image was kept for, 0 for the step's own images."""
         return self.labels.new_zeros(len(self.labels)) if self.batch.replayed is None else self.batch.replayed
+
+    @property
+    def salient(self) -> Tensor | None:
+        """(B, H, W) where background is salient, None without maps: only for a part that says ``uses_saliency``."""
+        return self.batch.salient
 
     @property
     def targets(self) -> Tensor:

@@ -29,6 +29,7 @@ MIRRORED_OR_TURNED, TURNED_SIDEWAYS = range(2, 9), range(5, 9)  # values of the 
 # A complete file has these bytes near its end; a copy or download that broke off does not.
 ENDINGS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}
 NEAR_THE_END = 64  # bytes
+WHITE, SALIENT_FROM = 255, 128  # of a saliency map
 _PILLOW_LIMIT = Lock()
 
 
@@ -68,6 +69,21 @@ def read_mask(path: Path, image: Path | None = None) -> ClassIds:
     return ids if ids.dtype == np.uint8 else ids.astype(np.int32)
 
 
+def read_saliency(path: Path) -> NDArray[np.bool_]:
+    """(H, W) where a grey map, upright, says that something stands out: from 128 on, or 1 where it holds 0 and 1 only.
+
+    Like a mask it has one channel, or several that are equal.
+    """
+    with _opened(path, "saliency map") as opened:
+        values = _one_channel(np.array(_upright(opened)))
+        if values is None or values.max(initial=0) > WHITE:
+            raise InputError(
+                f"the saliency map {path} holds {opened.mode} values, not 8-bit grey: save maps as single-channel PNG, "
+                f"from 0 (nothing stands out) to {WHITE}."
+            )
+    return np.asarray(values >= (1 if values.max(initial=0) <= 1 else SALIENT_FROM))
+
+
 def _one_channel(pixels: NDArray[Any]) -> NDArray[Any] | None:
     """(H, W) of an array that holds whole numbers, or the same number in each channel and is opaque; None: colours."""
     if pixels.dtype.kind not in "biu":
@@ -93,9 +109,9 @@ def _require_same_size(path: Path, mask: Image.Image, image: Path) -> None:
             )
 
 
-def image_shape(path: Path) -> tuple[int, int]:
+def image_shape(path: Path, kind: str = "image") -> tuple[int, int]:
     """Height and width of an image file, upright; only its header is read."""
-    with _opened(path, "image") as image:
+    with _opened(path, kind) as image:
         width, height = _upright_size(image)
         return height, width
 

@@ -15,6 +15,7 @@ from incseg.errors import InputError, closest
 BACKGROUND = 0
 LONGEST = 1000  # letters of a protocol: a task may list the size of 255 steps
 IGNORE = 255  # a pixel without a label: part of no loss and no score
+SALIENT = 254  # salient background on its way to a batch, where saliency maps are used; no class can then have it
 
 
 class Setting(StrEnum):

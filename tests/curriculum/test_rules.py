@@ -144,3 +144,11 @@ def test_data_without_background_has_no_pixel_of_it_but_classes_of_other_steps(v
     assert training_table(second, NATURAL, data)[[0, 1, 2, 3, 4, 255]].tolist() == [255, 0, 0, 3, 4, 255]
     assert scoring_table(first, NATURAL, data)[[0, 1, 2, 3, 4, 255]].tolist() == [255, 1, 2, 255, 255, 255]
     assert scoring_table(second, NATURAL, data)[[0, 1, 2, 3, 4, 255]].tolist() == [255, 1, 2, 3, 4, 255]
+
+
+@pytest.mark.parametrize("void", ["ignore", "background"])
+def test_with_saliency_maps_a_salient_id_has_the_label_of_the_same_id(void: str) -> None:
+    second = steps("2-2", 4)[1]
+    plain, both = (training_table(second, NATURAL, DataConfig(void=void, saliency=maps)) for maps in (None, "maps"))
+    for dataset_id in (*range(127), 255):
+        assert both[dataset_id] == both[dataset_id ^ 128] == plain[dataset_id]

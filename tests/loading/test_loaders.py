@@ -62,6 +62,16 @@ def from_device(images: TrainingSet, addresses: BatchAddresses) -> Iterator[Batc
     return device_loader(images, decoded, cut_from(images, decoded), addresses)
 
 
+def test_replayed_images_of_another_split_stay_what_they_are(tiny_folder: Path) -> None:
+    source = open_source("folder", tiny_folder)
+    others = KeptImages([1, 2], TrainingTransform(SIZE), source.val, [0, 1], [torch.arange(256)] * 2)
+    images = TrainingSet(training_set(source.train).own, Replay(others))
+    assert not images.is_of_one_split, "a device cuts crops from one split only"
+    kept = images.reading(KeptSplit(source.train, decoded_in(source.train)))
+    for position in (3, 10, 11):
+        assert torch.equal(kept[position, 5].images, images[position, 5].images)
+
+
 @pytest.mark.parametrize("replays", [False, True])
 @pytest.mark.parametrize("load", [from_ram, from_device])
 def test_kept_images_give_the_batches_that_files_give(load: Loader, replays: bool, tiny_folder: Path) -> None:

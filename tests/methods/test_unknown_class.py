@@ -19,25 +19,29 @@ FIRST, SECOND = steps("2-2", 4)
 BRANCHED = Architecture(encoder="test_resnet", decoder_options={"decoder_channels": 8}, head="branched")
 
 
-def view_of(step: Step, method: methods.Method) -> View:
+def view_of(step: Step, method: methods.Method, *, with_maps: bool) -> View:
     generator = torch.Generator().manual_seed(3)
     labels = torch.tensor([0, 0, 0, step.new[0], step.new[1], 255])[torch.randint(0, 6, (2, 6, 6), generator=generator)]
     logits = [3 * torch.randn(2, n, 6, 6, generator=generator) for n in (step.num_classes + 1, step.old_classes)]
     student, teacher = (Outputs(z, z, [], head="branched") for z in logits)
-    return method.view(Batch(torch.zeros(2, 3, 6, 6), labels), student, teacher if step.old else None, step)
+    salient = torch.rand(2, 6, 6, generator=generator) < 0.5 if with_maps else None
+    batch = Batch(torch.zeros(2, 3, 6, 6), labels, salient=salient)
+    return method.view(batch, student, teacher if step.old else None, step)
 
 
+@pytest.mark.parametrize("with_maps", [False, True])
 @pytest.mark.parametrize("step", [FIRST, SECOND])
-def test_background_is_an_old_class_or_unknown(step: Step) -> None:
+def test_background_is_an_old_class_or_unknown_or_not_salient(step: Step, with_maps: bool) -> None:
     method = methods.parse("ssul")
-    view = view_of(step, method)
+    view = view_of(step, method, with_maps=with_maps)
+    maps = [None] * view.labels.numel() if view.salient is None else view.salient.flatten().tolist()
     taught = None if view.teacher is None else view.teacher_logits.movedim(1, -1).flatten(0, 2).tolist()
     expected = [
-        reference.unknown_label(y, None if taught is None else taught[i], 0.7, step.num_classes)
+        reference.unknown_label(y, None if taught is None else taught[i], 0.7, step.num_classes, maps[i])
         for i, y in enumerate(view.labels.flatten().tolist())
     ]
     assert view.targets.flatten().tolist() == expected
-    assert set(expected) == {*step.seen, step.num_classes, 255}
+    assert set(expected) == {*step.seen, step.num_classes, 255, *([0] if with_maps else [])}
     channels = view.student_logits.movedim(1, -1).flatten(0, 2).tolist()
     loss = reference.binary_cross_entropy(channels, expected, range(step.num_classes + 1))
     assert float(method.losses(view)["segmentation"]) == pytest.approx(loss, rel=1e-5)

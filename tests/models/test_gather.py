@@ -50,7 +50,7 @@ def batch_of(seed: int, images: int = 2, height: int = 50, width: int = 70, labe
 def single_images(*batches: Batch) -> list[Batch]:
     return [
         Batch(image[None], labels[None])
-        for images, masks, _ in batches
+        for images, masks, *_ in batches
         for image, labels in zip(images, masks, strict=True)
     ]
 
@@ -69,7 +69,7 @@ def twin(
     reference_cells = CELLS_OF.mean().item()
     weights = [(reference_cells / count) ** fit.balance for count in CELLS_OF.tolist()]
     features, targets = [], []
-    for image, labels, _ in single_images(*batches):
+    for image, labels, *_ in single_images(*batches):
         below, right = -image.shape[-2] % 32, -image.shape[-1] % 32
         pixels = np.pad(image[0].numpy(), ((0, 0), (0, below), (0, right)), mode="edge")
         mask = np.pad(labels[0].numpy(), ((0, below), (0, right)), constant_values=255)

@@ -116,6 +116,9 @@ class DataConfig(Section):
     splits: Path | None = None
     """Folder with a list of training images per step (train-0.npy or train-0.txt, …), or a file written by 'incseg data
     split --out'; none: the protocol's rule. Can also be written --splits."""
+    saliency: Path | None = None
+    """Folder of saliency maps of the training images, made by any detector: grey PNGs under the images' names, salient
+    from 128 on; none: without. Only ssul uses them, for which just salient background is unknown."""
     has_background: bool = True
     """Whether the data has a background, the class of id 0. false: every pixel has a class or is unlabelled. Then
     id 0 is unlabelled as well, in training and in scoring, whatever void and the others say, and never predicted."""
@@ -154,11 +157,11 @@ class DataConfig(Section):
     """At most so many of them, balanced by class; none: all. 'incseg extend' sets it."""
 
     @property
-    def without_replay(self) -> "DataConfig":
-        """The same without old images: only a training needs them, and they may be gone afterwards."""
-        return self.model_copy(update={"replay": None, "replayed_images": None})
+    def after_training(self) -> "DataConfig":
+        """The same without old images and saliency maps: only a training needs them, and they may be gone."""
+        return self.model_copy(update={"replay": None, "replayed_images": None, "saliency": None})
 
-    @field_validator("root", "splits", "validation", "replay")
+    @field_validator("root", "splits", "saliency", "validation", "replay")
     @classmethod
     def _from_anywhere(cls, path: Path | None) -> Path | None:
         """Absolute, so that a run can be resumed from another folder, or with another spelling of the path."""

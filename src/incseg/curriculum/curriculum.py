@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from incseg.config import DataConfig
 from incseg.curriculum.old_images import OldImages
 from incseg.datasets import ReportProgress, Source, Split
+from incseg.datasets.saliency import SalientSplit
 from incseg.datasets.scan import class_presence
 from incseg.errors import refuse
 from incseg.loading import ClassPictures, KeptImages, ScoredImages, TrainingImages, TrainingTransform
@@ -38,10 +40,16 @@ class Curriculum(ABC):
     unreadable: list[str]
     """A sentence for each file that could not be read when masks were scanned, where settings say to skip it."""
 
-    @property
+    @cached_property
     def learnt_from(self) -> Split:
         """The training images as the network is to see them: large ones reduced, if the settings say so."""
-        return reduced(self.source.train, self.data.longest_side)
+        return reduced(self._with_maps, self.data.longest_side)
+
+    @cached_property
+    def _with_maps(self) -> Split:
+        """The training images, with their saliency maps where such are given."""
+        maps = self.data.saliency
+        return self.source.train if maps is None else SalientSplit(self.source.train, maps)
 
     def _presence_in(
         self, split: Split, classes: Sequence[str], report_progress: ReportProgress | None
@@ -79,7 +87,7 @@ class Curriculum(ABC):
 
     def splits(self) -> dict[str, Split]:
         """All images that the run depends on, by what they are for."""
-        return {"training": self.source.train, "validation": self.source.val}
+        return {"training": self._with_maps, "validation": self.source.val}
 
     def describe(self) -> dict[str, Any]:
         """Which images each step learns from, by name and by index, ready to be written as JSON."""

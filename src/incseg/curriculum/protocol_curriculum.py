@@ -20,6 +20,7 @@ from incseg.curriculum.rules import (
     training_table,
 )
 from incseg.datasets import ReportProgress, Source, Split, dataset_entry, open_source
+from incseg.datasets.saliency import require_maps
 from incseg.datasets.source import BACKGROUND_NAMES, plain
 from incseg.errors import InputError
 from incseg.loading import CentreCrop, ScoredImages, TrainingImages, TrainingTransform
@@ -63,6 +64,8 @@ def build_curriculum(
 
 
 def _introduced(curriculum: Curriculum, say: Callable[[str], None]) -> Curriculum:
+    if curriculum.data.saliency is not None:
+        require_maps(curriculum.source, curriculum.data.saliency)
     for remark in curriculum.remarks:
         say(remark)
     for sentence in curriculum.unreadable[:NAMED]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from incseg.config import DataConfig
+from incseg.datasets.saliency import BIT, SALIENT_IDS
 from incseg.datasets.source import Disjoint
 from incseg.protocol import BACKGROUND, IGNORE, Setting, Step
 from incseg.seeding import seed_from
@@ -130,7 +131,8 @@ def training_table(step: Step, order: DatasetIds, data: DataConfig, *, keep_old:
         step: in channels.
         order: dataset id of each channel.
         data: ``void`` says what the dataset's 255 becomes. Where the data has no background, 255 and the dataset's 0
-            are ignored; background are then the classes that the step does not label, and only these.
+            are ignored; background are then the classes that the step does not label, and only these. With
+            ``saliency``, ids that also say salient have the label of those that do not.
         keep_old: label the old classes too, as joint training may.
 
     Returns:
@@ -140,6 +142,9 @@ def training_table(step: Step, order: DatasetIds, data: DataConfig, *, keep_old:
     is_ignored = data.void == "ignore" or not data.has_background
     table = _label_table(order, labelled, elsewhere=BACKGROUND, void=IGNORE if is_ignored else BACKGROUND)
     table[order[BACKGROUND]] = BACKGROUND if data.has_background else IGNORE
+    if data.saliency is not None:
+        salient = torch.tensor(SALIENT_IDS)
+        table[salient] = table[salient ^ BIT]
     return table
 
 

@@ -39,7 +39,7 @@ def agreement(folder: RunFolder, config: RunConfig, colours: Colours, console: C
     if not file.exists():
         device = choose_device("cpu" if config.engine.accelerator == "cpu" else "auto")
         models = [load_model(folder.model(step), device)[0] for step in (0, 1)]
-        curriculum = build_curriculum(Protocol.parse(config.protocol), config.data.without_replay)
+        curriculum = build_curriculum(Protocol.parse(config.protocol), config.data.after_training)
         remove(folder.agreement)
         comparison = Comparison(models[0], models[1], curriculum)
         measured = comparison.measure(console)

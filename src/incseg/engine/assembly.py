@@ -170,7 +170,10 @@ def build(
                 "none: gather them with 'incseg statistics MODEL --data DIR' while these images are at hand, or choose "
                 "a --method that trains."
             )
-    curriculum = build_curriculum(Protocol.parse(config.protocol), config.data, say, mention)
+    data = method.used(config.data)
+    if say is not None and data.saliency != config.data.saliency:
+        say(f"'{config.method}' uses no saliency maps: --data.saliency {config.data.saliency} is left aside.")
+    curriculum = build_curriculum(Protocol.parse(config.protocol), data, say, mention)
     method.check(curriculum.steps, curriculum.classes)
     if given is None:
         student = _student(config, curriculum.steps[0].num_classes, pretrained=not folder.has_weights)

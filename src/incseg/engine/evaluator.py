@@ -49,7 +49,7 @@ def score(segmenter: Segmenter, loader: Iterable[list[Batch]], counted_as: Tenso
     num_classes, counted_as = len(counted_as), counted_as.to(device)
     total = torch.zeros(num_classes, num_classes, dtype=torch.int64, device=device)
     for batches in loader:
-        for images, labels, _ in batches:
+        for images, labels, *_ in batches:
             predictions = predict_ids(segmenter, images).flatten().split(PIXELS)
             for truth, predicted in zip(labels.flatten().split(PIXELS), predictions, strict=True):
                 total += confusion_matrix(truth.to(device), counted_as[predicted.long()], num_classes)
@@ -106,7 +106,7 @@ def save_pictures(
     for position, given in enumerate(names):
         name = re.sub(r"[/\\]", "_", given)  # an image may lie in a subfolder; its name must not lead out of this one
         try:
-            image, truth, _ = images[position]
+            image, truth, *_ = images[position]
         except InputError as error:
             (note or refuse)(str(error))
             continue

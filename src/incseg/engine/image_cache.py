@@ -68,7 +68,7 @@ class ImageCache:
         pixel = Cut(start=0, stride=1, height=1, width=1, flipped=0, table=0, replayed=0)
         example = torch.tensor([pixel] * (addresses.share), device=device)
         together = captured(cut, example)
-        return lambda cuts: _copied(together(cuts))
+        return lambda cuts: together(cuts).clone()
 
     @cached_property
     def _cutter(self) -> BatchCutter:
@@ -113,8 +113,3 @@ class ImageCache:
 
 def _too_large(size: int, share: float, memory: int, what: str) -> str:
     return f"they would take {readable(size)}, more than {share:.0%} of {readable(memory)} of {what}"
-
-
-def _copied(batch: Batch) -> Batch:
-    images, labels, replayed = batch
-    return Batch(images.clone(), labels.clone(), None if replayed is None else replayed.clone())

@@ -54,7 +54,7 @@ def keep_images(run: Path, keep: int, out: Path, data_root: Path | None, console
 def _curriculum(config: RunConfig, data_root: Path | None, console: Console) -> Curriculum:
     moved = {"data": {"root": data_root}} if data_root is not None else {}
     config = validate(merge(config.model_dump(), moved))
-    return build_curriculum(Protocol.parse(config.protocol), config.data.without_replay, console.say, console.mention)
+    return build_curriculum(Protocol.parse(config.protocol), config.data.after_training, console.say, console.mention)
 
 
 def _learnt_in(curriculum: Curriculum, steps: list[Step]) -> dict[int, list[Step]]:

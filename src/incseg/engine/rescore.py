@@ -30,7 +30,7 @@ def rescore(run: Path, data_root: Path | None = None, settings: Layer | None = N
 def _rescore(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
     here = config.engine.model_copy(update={"accelerator": "auto", "devices": 1, "nodes": 1, "precision": "auto"})
     fabric = launch(config.model_copy(update={"engine": here}))
-    curriculum = build_curriculum(Protocol.parse(config.protocol), config.data.without_replay)
+    curriculum = build_curriculum(Protocol.parse(config.protocol), config.data.after_training)
     entries: list[dict[str, Any]] = []
     skips = config.data.on_error == "skip"
     for step in curriculum.steps:

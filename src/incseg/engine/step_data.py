@@ -45,7 +45,10 @@ class StepData:
 
     def batches(self, step: Step, images: TrainingSet, epochs: int, start: int = 0) -> Iterator[Batch]:
         """The step's batches on the device."""
-        return self.cache.batches(images, self.addresses(step, images, epochs, start), self.left_out.from_training)
+        addresses, note = self.addresses(step, images, epochs, start), self.left_out.from_training
+        if self.cache.curriculum.data.saliency is None:
+            return self.cache.batches(images, addresses, note)
+        return (batch.telling_salient() for batch in self.cache.batches(images.telling_salient(), addresses, note))
 
     def whole_images(self, own: TrainingImages) -> Iterator[Batch]:
         """This process' share of a step's images, each at its own size."""

@@ -12,13 +12,14 @@ from torch.utils.data import Dataset
 
 from incseg.batch import Batch
 from incseg.datasets import Split
+from incseg.datasets.saliency import SALIENT_IDS
 from incseg.datasets.scan import in_threads, pixel_counts
 from incseg.datasets.source import ReportProgress
 from incseg.errors import InputError, Note, refuse
 from incseg.loading.addresses import Address
 from incseg.loading.replay import KeptImages, Replay
 from incseg.loading.transforms import CentreCrop, TrainingTransform, relabelled
-from incseg.protocol import BACKGROUND, IGNORE
+from incseg.protocol import BACKGROUND, IGNORE, SALIENT
 
 NOT_REPLAYED = torch.tensor(BACKGROUND)  # Batch.replayed of the step's own images
 
@@ -91,28 +92,41 @@ class TrainingSet(Dataset[Batch]):
     @property
     def is_of_one_split(self) -> bool:
         """Whether all images come from one split, and their labels from its masks."""
-        return self.replay is None or isinstance(self.replay.images, KeptImages)
+        return self.replay is None or self._kept is not None
 
     def reading(self, split: Split) -> "TrainingSet":
-        """The same images, read from another copy of their split."""
+        """The same images, read from another copy of their split; those that are not of it as before."""
         own, replay = replace(self.own, split=split), self.replay
-        if replay is not None and isinstance(replay.images, KeptImages):
-            replay = replace(replay, images=replace(replay.images, split=split))
+        if replay is not None and self._kept is not None:
+            replay = replace(replay, images=replace(self._kept, split=split))
+        return TrainingSet(own, replay)
+
+    @property
+    def _kept(self) -> KeptImages | None:
+        """The replayed images, if they are of the split of the step's own: a person may give others."""
+        images = None if self.replay is None else self.replay.images
+        return images if isinstance(images, KeptImages) and images.split is self.own.split else None
+
+    def telling_salient(self) -> "TrainingSet":
+        """The same images; in their labels, salient background has a number of its own."""
+        own, replay = replace(self.own, table=_telling_salient(self.own.table)), self.replay
+        if replay is not None and self._kept is not None:
+            tables = [_telling_salient(table) for table in self._kept.tables]
+            replay = replace(replay, images=replace(self._kept, tables=tables))
         return TrainingSet(own, replay)
 
     @property
     def tables(self) -> Tensor:
         """(T, 256) id → channel: of the step's own images, and of each replayed one as the step that kept it saw it."""
-        kept = self.replay.images if self.replay is not None else None
-        return torch.stack([self.own.table, *(kept.tables if isinstance(kept, KeptImages) else ())])
+        return torch.stack([self.own.table, *(() if self._kept is None else self._kept.tables)])
 
     def origin(self, position: int) -> Origin:
         """What the image at a position is made of, where all come from one split."""
         further = position - len(self.own)
         if self.replay is None or further < 0:
             return Origin(self.own.indices[position], 0, BACKGROUND)
-        kept = self.replay.images
-        assert isinstance(kept, KeptImages)
+        kept = self._kept
+        assert kept is not None
         return Origin(kept.indices[further], 1 + further, kept.channels[further])
 
     def from_here(self, address: Address) -> Iterator[Address]:
@@ -123,9 +137,14 @@ class TrainingSet(Dataset[Batch]):
         return ((first + (position - first + further) % number, seed) for further in range(number))
 
 
+def _telling_salient(table: Tensor) -> Tensor:
+    salient = torch.tensor(SALIENT_IDS)
+    return table.index_put((salient,), table[salient].masked_fill(table[salient] == BACKGROUND, SALIENT))
+
+
 def stack(samples: Sequence[Batch]) -> Batch:
     """Samples of one size as one batch."""
-    images, labels, replayed = zip(*samples, strict=True)
+    images, labels, replayed, _ = zip(*samples, strict=True)  # salience is told on the device
     return Batch(torch.stack(images), torch.stack(labels), None if replayed[0] is None else torch.stack(replayed))
 
 

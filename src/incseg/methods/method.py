@@ -9,6 +9,7 @@ from torch import Tensor
 
 from incseg import losses
 from incseg.batch import Batch, Outputs, View
+from incseg.config import DataConfig
 from incseg.errors import InputError
 from incseg.loading.replay import Replay
 from incseg.methods.part import (
@@ -87,6 +88,11 @@ class Method:
     def needs_raw_stages(self) -> bool:
         """Whether the networks must return the stages before their last activation."""
         return any(part.needs_raw_stages for part in self.parts)
+
+    def used(self, data: DataConfig) -> DataConfig:
+        """The settings of the data, without saliency maps if no part looks at them."""
+        uses_saliency = any(part.uses_saliency for part in self.parts)
+        return data if uses_saliency else data.model_copy(update={"saliency": None})
 
     @property
     def solves(self) -> bool:

@@ -73,6 +73,8 @@ class Part:
     """Uses the encoder's stages, of the student and of the teacher."""
     needs_raw_stages: ClassVar[bool] = False
     """Uses them as they are before their last activation."""
+    uses_saliency: ClassVar[bool] = False
+    """Looks at where background is salient (``view.salient``), if the data has saliency maps; others never see any."""
     joins_images: ClassVar[bool] = False
     """Its loss compares the images of a batch with each other, so it is not the mean of the losses of smaller ones."""
     rehearses: ClassVar[bool] = False

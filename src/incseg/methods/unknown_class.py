@@ -21,13 +21,14 @@ from incseg.protocol import BACKGROUND, IGNORE, Step
 
 @dataclass
 class UnknownCrossEntropy(Segmentation):
-    """Binary cross-entropy over all classes, background and unknown, which all background is.
+    """Binary cross-entropy over all classes, background and unknown: all that is background, or what of it is salient.
 
     After step 0 it is first labelled by the teacher: with the class it predicts, if the sigmoid of that is certain.
     """
 
     heads: ClassVar[tuple[HeadKind, ...]] = ("branched",)
     needs_teacher: ClassVar[bool] = True
+    uses_saliency: ClassVar[bool] = True
     confidence: float = 0.7
 
     def check(self, steps: Sequence[Step], classes: Sequence[str]) -> None:
@@ -39,8 +40,13 @@ class UnknownCrossEntropy(Segmentation):
             )
 
     def relabel(self, view: View) -> Tensor | None:
-        """Background becomes a certain old class, or unknown, whose number is that of the student's last channel."""
+        """Background becomes a certain old class, or unknown, whose number is that of the student's last channel.
+
+        Where there are saliency maps, background that is neither certain nor salient stays background.
+        """
         unknown = torch.full_like(view.labels, view.step.num_classes)
+        if view.salient is not None:
+            unknown = torch.where(view.salient, unknown, BACKGROUND)
         if view.teacher is not None and not view.step.complete:
             highest, predicted = view.teacher_logits.max(dim=1)
             certain = (predicted != BACKGROUND) & (highest.sigmoid() >= self.confidence)
@@ -90,10 +96,11 @@ def _branched(student: Segmenter) -> BranchedHead:
 
 @register_method(
     "ssul",
-    "freeze the network after step 0; each step gets a branch of its own, and what no class describes is unknown",
+    "freeze the network after step 0; each step gets a branch of its own, and what no class describes is unknown (with "
+    "--data.saliency: what of it is salient)",
     paper="Cha et al., SSUL: Semantic Segmentation with Unknown Label for Exemplar-based Class-Incremental Learning, "
     "NeurIPS 2021",
 )
 def ssul(confidence: Share = 0.7) -> Sequence[Part]:
-    """``L = L_bce`` over background, classes and unknown, with pseudo-labels; no saliency maps, no memory."""
+    """``L = L_bce`` over background, classes and unknown, with pseudo-labels; no memory."""
     return [UnknownCrossEntropy(confidence), UnknownInitialisation(), FrozenButUnknown()]

@@ -58,14 +58,16 @@ def check_data(runs: Sequence[PlannedRun], console: Console) -> list[Curriculum]
     Returns the curriculum of each run.
     """
     curricula: dict[tuple[str, DataConfig], Curriculum] = {}
-    keys = [(run.config.protocol, run.config.data) for run in runs]
-    for key, run in zip(keys, runs, strict=True):
+    found: list[Curriculum] = []
+    for run in runs:
+        config = run.config
+        method = parse(config.method, config.settings)
+        key = (config.protocol, method.used(config.data))
         if key not in curricula:
-            protocol, data = key
-            curricula[key] = build_curriculum(Protocol.parse(protocol), data, console.say, console.mention)
-        curriculum = curricula[key]
-        parse(run.config.method, run.config.settings).check(curriculum.steps, curriculum.classes)
-    return [curricula[key] for key in keys]
+            curricula[key] = build_curriculum(Protocol.parse(key[0]), key[1], console.say, console.mention)
+        found.append(curricula[key])
+        method.check(found[-1].steps, found[-1].classes)
+    return found
 
 
 @dataclass
