@@ -25,7 +25,7 @@ def test_the_demo_runs_its_methods_from_one_first_step(
     assert set(SOME) < set(studies.DEMO)
     monkeypatch.setattr(studies, "DEMO", SOME)
     assert run("demo", "--out", tmp_path, "--seed", "1") == 0
-    assert processes.folders() == ["ft-seed1", "mib+ucd-seed1"]
+    assert sorted(processes.folders()) == ["ft-seed1", "mib+ucd-seed1"]
     folders = [tmp_path / "demo" / name for name in processes.folders()]
     assert len({(folder / "step-0" / "model.safetensors").read_bytes() for folder in folders}) == 1
     for folder in folders:
