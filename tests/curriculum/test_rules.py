@@ -1,3 +1,6 @@
+from pathlib import Path
+from typing import Literal
+
 import pytest
 
 from incseg.config import DataConfig
@@ -15,6 +18,7 @@ from incseg.protocol import Protocol, Setting, steps
 PRESENCE = [frozenset(ids) for ids in ([0, 1], [0, 2, 3], [0, 3], [0, 1, 4], [0], [0, 3, 4])]
 NATURAL = (0, 1, 2, 3, 4)
 DEFAULTS = DataConfig()
+Void = Literal["ignore", "background"]
 
 
 @pytest.mark.parametrize(
@@ -147,8 +151,10 @@ def test_data_without_background_has_no_pixel_of_it_but_classes_of_other_steps(v
 
 
 @pytest.mark.parametrize("void", ["ignore", "background"])
-def test_with_saliency_maps_a_salient_id_has_the_label_of_the_same_id(void: str) -> None:
+def test_with_saliency_maps_a_salient_id_has_the_label_of_the_same_id(void: Void) -> None:
     second = steps("2-2", 4)[1]
-    plain, both = (training_table(second, NATURAL, DataConfig(void=void, saliency=maps)) for maps in (None, "maps"))
+    given = DataConfig(void=void)
+    plain = training_table(second, NATURAL, given)
+    both = training_table(second, NATURAL, given.model_copy(update={"saliency": Path("maps")}))
     for dataset_id in (*range(127), 255):
         assert both[dataset_id] == both[dataset_id ^ 128] == plain[dataset_id]

@@ -76,7 +76,7 @@ def test_a_run_records_its_maps_and_refuses_others(
     models = [RunFolder(tmp_path / name).model(1).read_bytes() for name in ("ssul", "all")]
     assert models[0] != models[1]
     assert "saliency" not in capsys.readouterr().out
-    with pytest.raises(InputError, match="holds another run \\(data.saliency is .*maps there and None here"):
+    with pytest.raises(InputError, match=r"holds another run \(data.saliency is .*maps there and None here"):
         train(salient_config(quick_config, None), tmp_path / "ssul")
     (maps / "003.png").write_bytes((maps / "004.png").read_bytes())
     with pytest.raises(InputError, match=r"has changed since it began: .*maps/003\.png is changed"):
