@@ -161,6 +161,21 @@ class DataConfig(Section):
         """The same without old images and saliency maps: only a training needs them, and they may be gone."""
         return self.model_copy(update={"replay": None, "replayed_images": None, "saliency": None})
 
+    def scored_as(self, *, by_domain: bool) -> str:
+        """See :attr:`RunConfig.scored_as`."""
+        part = "whole images" if self.scoring == "full" else f"the middle square at {self.crop_size} pixels"
+        words = [f"{self.scoring} ({part})"]
+        if self.known is not None:
+            return ", ".join([*words, "each class on images that label it"])
+        if not self.has_background:
+            words += ["data without background"]
+        else:
+            words += [] if by_domain else [f"classes to come {AS_WORDS[self.future]}"]
+            words += ["unlabelled pixels as background"] if self.scored_void == "background" else []
+            words += ["background not scored"] if self.background == "ignore" else []
+        seen = ["only images with a class learnt so far"] if self.score_on == "seen" else []
+        return ", ".join([*words, *(["images of the domains learnt so far"] if by_domain else seen)])
+
     @field_validator("root", "splits", "saliency", "validation", "replay")
     @classmethod
     def _from_anywhere(cls, path: Path | None) -> Path | None:
@@ -333,19 +348,7 @@ class RunConfig(Section):
     @property
     def scored_as(self) -> str:
         """The convention of the scores in words, as it stands under every table; 'N images' follows it."""
-        data, by_domain = self.data, Protocol.parse(self.protocol).setting is Setting.DOMAIN
-        part = "whole images" if data.scoring == "full" else f"the middle square at {data.crop_size} pixels"
-        words = [f"{data.scoring} ({part})"]
-        if data.known is not None:
-            return ", ".join([*words, "each class on images that label it"])
-        if not data.has_background:
-            words += ["data without background"]
-        else:
-            words += [] if by_domain else [f"classes to come {AS_WORDS[data.future]}"]
-            words += ["unlabelled pixels as background"] if data.scored_void == "background" else []
-            words += ["background not scored"] if data.background == "ignore" else []
-        seen = ["only images with a class learnt so far"] if data.score_on == "seen" else []
-        return ", ".join([*words, *(["images of the domains learnt so far"] if by_domain else seen)])
+        return self.data.scored_as(by_domain=Protocol.parse(self.protocol).setting is Setting.DOMAIN)
 
 
 def validate(values: Mapping[str, Any]) -> RunConfig:
