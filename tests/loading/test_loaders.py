@@ -1,5 +1,6 @@
 """Images that were decoded before, in RAM or on a device: the same batches as from files."""
 
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -146,3 +147,37 @@ class Deadly(Dataset[Batch]):
 def test_a_killed_loading_process_is_told_in_a_sentence() -> None:
     with pytest.raises(TrainingError, match=r"was killed.*--data\.workers"):
         next(whole_loader(cast(WholeImages, Deadly()), batch_size=1, workers=1))
+
+
+class OfThisProcess:
+    """Garbage, since it refers to itself; when it is collected, it says in which process."""
+
+    def __init__(self, place: Path):
+        self.place, self.itself = place, self
+
+    def __del__(self) -> None:
+        (self.place / str(os.getpid())).touch()
+
+
+class Collecting(Dataset[Batch]):
+    """Whoever reads it collects garbage."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> Batch:
+        gc.collect()
+        return Batch(torch.zeros(1, 3, 32, 32), torch.zeros(1, 32, 32))
+
+
+def test_what_a_process_leaves_behind_is_not_collected_in_those_that_load_for_it(tmp_path: Path) -> None:
+    """It may lie on a GPU, which a copy of the process cannot use."""
+    gc.collect()
+    gc.disable()  # it must still be there when they begin
+    try:
+        OfThisProcess(tmp_path)
+        list(whole_loader(cast(WholeImages, Collecting()), batch_size=1, workers=1))
+    finally:
+        gc.enable()
+    gc.collect()
+    assert [file.name for file in tmp_path.iterdir()] == [str(os.getpid())]
