@@ -21,6 +21,7 @@ from incseg.models import Architecture, Segmenter
 from incseg.models.closed_form import Statistics
 from incseg.models.gather import Fit, feature_layout, gather, solved_head
 from incseg.models.storage import save_model
+from incseg.models.tensor_file import write_tensors
 from incseg.run_folder import RunFolder
 from samples import fewer_shapes, write_folder
 
@@ -79,10 +80,17 @@ def quick_config(tiny_folder: Path) -> Callable[..., RunConfig]:
 
 @pytest.fixture(scope="session")
 def solved_base(quick_config: Callable[..., RunConfig], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of one step, which knows disc, square, triangle and cross and carries statistics; not to be changed."""
-    out = tmp_path_factory.mktemp("base") / "run"
-    train(quick_config("ft", task="offline"), out)
-    return out
+    """A run of one step, which knows disc, square, triangle and cross and carries statistics; not to be changed.
+
+    It began with weights from a file, so it keeps its encoder as it was before training.
+    """
+    folder = tmp_path_factory.mktemp("base")
+    torch.manual_seed(0)
+    write_tensors(folder / "encoder.safetensors", Segmenter(SMALL, [1]).encoder.state_dict())
+    config = quick_config("ft", task="offline")
+    network = config.model.model_copy(update={"weights": str(folder / "encoder.safetensors")})
+    train(config.model_copy(update={"model": network}), folder / "run")
+    return folder / "run"
 
 
 @pytest.fixture(scope="session")

@@ -14,10 +14,11 @@ from safetensors.torch import load_file
 import incseg
 from command_line import run
 from conftest import CLASSES, SMALL, decided
-from incseg.config import DataConfig
+from incseg.config import DataConfig, RunConfig
 from incseg.curriculum import Extension, build_curriculum
 from incseg.datasets import open_source
 from incseg.deploy.model import Model, open_model
+from incseg.engine.assembly import train
 from incseg.engine.evaluator import score
 from incseg.engine.extend import before_and_after, choose_settings
 from incseg.engine.training_iteration import Iterations
@@ -278,6 +279,34 @@ def test_a_model_with_statistics_learns_in_closed_form(
     assert run("extend", solved_base, "--data", new, "--out", tmp_path / "trained", "--method", "ft", *DOTTED) == 0
     assert "closed form" not in capsys.readouterr().out
     assert open_model(tmp_path / "trained").segmenter.architecture.closed_form is None
+
+
+def test_a_model_keeps_its_encoder_as_it_was_before_training_for_heads_that_are_solved(
+    solved_base: Path, folder: Folder, quick_config: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    before = load_file(solved_base.parent / "encoder.safetensors")
+    new, settings = folder("new", "ring"), {"data": {"workers": 0}, "engine": {"accelerator": "cpu", "pictures": 0}}
+    solved = incseg.extend(solved_base, new, tmp_path / "solved", settings=settings)
+    for model in (open_model(solved_base), solved):
+        assert model.segmenter.original is not None
+        kept = model.segmenter.original.state_dict()
+        assert all(torch.equal(kept[name], value.half().to(value.dtype)) for name, value in before.items())
+    assert solved.segmenter.architecture.closed_form is not None
+    assert solved.segmenter.architecture.closed_form.original == 2
+    weight = "model.conv1.0.weight"
+    assert not torch.allclose(solved.segmenter.encoder.state_dict()[weight], before[weight]), "this one was trained"
+    trained = incseg.extend(solved_base, new, tmp_path / "trained", method="ft", settings=QUICK)
+    assert trained.segmenter.original is None, "training moves what it would stand beside"
+    plain = quick_config("ft", task="offline", optim={"epochs": 1}, engine={"original_encoder": False, "pictures": 0})
+    train(plain, tmp_path / "plain")
+    assert open_model(tmp_path / "plain").segmenter.original is None
+
+
+def test_statistics_of_a_model_with_its_original_encoder_fit_no_model_without(solved_base: Path) -> None:
+    model = open_model(solved_base)
+    model.segmenter.keep_original(None)
+    with pytest.raises(InputError, match="they belong to another model"):
+        model.statistics()
 
 
 def test_a_chain_of_extensions_in_closed_form_also_after_moving(

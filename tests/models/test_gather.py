@@ -76,8 +76,12 @@ def twin(
         for step in (1, -1) if fit.mirrored else (1,):
             shown, truth = torch.tensor(pixels[:, :, ::step].copy())[None], mask[:, ::step]
             with torch.no_grad():
-                embedding, stages = segmenter.features(shown)
-            maps = [embedding, *reversed(stages[len(stages) - layout.stages :])]
+                embedding, _ = segmenter.features(shown)
+            own = segmenter.encoder(segmenter.normalise(shown))
+            maps = [embedding, *reversed(own[len(own) - layout.stages :])]
+            if layout.original:
+                assert segmenter.original is not None
+                maps += reversed(segmenter.original(segmenter.normalise(shown))[-layout.original :])
             grids = [
                 reference.resampled(each[0].permute(1, 2, 0).tolist(), stride, layout.stride)
                 for each, stride in zip(maps, layout.strides, strict=True)
@@ -110,6 +114,20 @@ def test_every_network_gives_the_sums_written_out(decoder: str, stages: int) -> 
     start = empty(segmenter, stages=stages)
     assert len(start.layout.channels) == 1 + stages
     assert_sums(gather(segmenter, start, [batch], fit), *twin(segmenter, start, [batch], fit))
+
+
+@pytest.mark.parametrize(("stages", "original"), [(1, 2), (0, 1), (2, 0)])
+def test_the_original_encoder_gives_features_too(stages: int, original: int) -> None:
+    segmenter, batch, fit = network(), batch_of(1), Fit(mirrored=False)
+    torch.manual_seed(1)
+    segmenter.keep_original(Segmenter(NETWORKS["unet"], [1]).double().encoder)  # other weights, and another stride
+    start = empty(segmenter, stages=stages, original=original)
+    assert (start.layout.stages, start.layout.original) == (stages, original)
+    assert_sums(gather(segmenter, start, [batch], fit), *twin(segmenter, start, [batch], fit))
+    segmenter.use_head(solved_head(gather(segmenter, start, [batch], fit), [CLASSES], ridge=1.0).double())
+    random = RandomFeatures(start.layout).double()(*segmenter.features(batch.images[..., :32, :64]))
+    scores = (random @ segmenter.classifier.weight).movedim(-1, 1)
+    torch.testing.assert_close(segmenter(batch.images[..., :32, :64]).logits, scores)
 
 
 def test_the_networks_of_this_test_are_as_different_as_it_says() -> None:

@@ -7,7 +7,8 @@ from safetensors.torch import load_file, save_file
 
 from incseg.errors import InputError
 from incseg.models import Architecture, Segmenter
-from incseg.models.pretrained import load_encoder
+from incseg.models.pretrained import load_encoder, original_encoder
+from incseg.models.storage import load_model, save_model
 
 
 @pytest.mark.parametrize("encoder", ["resnet18", "tu-resnet18"])
@@ -88,3 +89,28 @@ def test_the_hub_is_asked_by_name_and_its_absence_explained(
     monkeypatch.setattr(f"incseg.models.pretrained.{client}", unreachable)
     with pytest.raises(InputError, match=r"could not be fetched \(no route .*--model\.weights FILE"):
         load_encoder(target, "imagenet")
+
+
+def test_the_encoder_as_it_was_before_training_is_kept_exactly_in_half_the_space(tmp_path: Path) -> None:
+    segmenter = Segmenter(Architecture(encoder="test_resnet", activation="leaky"), [2])
+    state = segmenter.encoder.state_dict()
+    next(value for name, value in state.items() if name.endswith("running_var")).fill_(1e6)  # too large for float16
+    save_file({name: value.contiguous() for name, value in state.items()}, tmp_path / "weights.safetensors")
+    with torch.no_grad():
+        for parameter in segmenter.encoder.parameters():
+            parameter.add_(1)  # it was trained since
+    segmenter.keep_original(original_encoder(segmenter, str(tmp_path / "weights.safetensors")))
+    assert segmenter.original is not None
+    for name, value in load_file(tmp_path / "weights.safetensors").items():
+        torch.testing.assert_close(segmenter.original.state_dict()[name], value, rtol=1e-3, atol=1e-6)
+    save_model(segmenter, ["background", "cat"], tmp_path / "model.safetensors")
+    stored = load_file(tmp_path / "model.safetensors")
+    short = [name for name, value in stored.items() if value.dtype == torch.float16]
+    assert short
+    assert all(name.startswith("original.") for name in short)
+    again = load_model(tmp_path / "model.safetensors")[0].state_dict()
+    assert all(torch.equal(again[name], value) for name, value in segmenter.state_dict().items())
+
+
+def test_a_training_from_scratch_has_no_encoder_worth_keeping() -> None:
+    assert original_encoder(Segmenter(Architecture(encoder="test_resnet"), [2]), "none") is None

@@ -309,6 +309,9 @@ class EngineConfig(Section):
     statistics: bool = True
     """Keep beside the final model what 'incseg extend' needs to add classes in seconds: sums over all training pixels,
     no image, at most 70 MB. Kept where the last step labels every class, as in a run of a single step."""
+    original_encoder: bool = True
+    """Keep with these also the encoder as it was before training, in the model: what it knows of other things is worth
+    more to new classes than the trained one's features, and an extended model takes up to twice the time for it."""
 
     @field_validator("max_time", "timeout", mode="before")
     @classmethod

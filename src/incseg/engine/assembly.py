@@ -35,6 +35,7 @@ from incseg.engine.trainer import Trainer
 from incseg.errors import InputError
 from incseg.files import replacing
 from incseg.models import Architecture, Segmenter
+from incseg.models.gather import ORIGINAL_STAGES
 from incseg.models.pretrained import load_encoder
 from incseg.protocol import Protocol
 from incseg.run_folder import RunFolder
@@ -217,7 +218,9 @@ def _method(config: RunConfig) -> methods.Method:
     method = methods.parse(config.method, config.settings)
     if method.solves:
         return method
-    more: list[methods.Part] = [methods.ClosedForm(carried=True)] if config.engine.statistics else []
+    original = ORIGINAL_STAGES if config.engine.original_encoder else 0
+    carried = methods.ClosedForm(original=original, carried=True)
+    more: list[methods.Part] = [carried] if config.engine.statistics else []
     if config.data.replay is not None and not method.rehearses:
         if method.replays:
             raise InputError(f"'{method.name}' replays pictures of its own: leave --replay out, or use another method.")

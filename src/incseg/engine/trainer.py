@@ -35,6 +35,7 @@ from incseg.engine.training_iteration import Iterations
 from incseg.loading import TrainingImages, TrainingSet
 from incseg.methods import Context, Method
 from incseg.models import Segmenter
+from incseg.models.pretrained import original_encoder
 from incseg.models.storage import StepHistory, describe_model, load_model, save_model
 from incseg.protocol import Setting, Step
 from incseg.run_folder import RunFolder, write_json
@@ -160,6 +161,7 @@ class Trainer:
             stable_curvature=self.config.optim.stable_curvature(step.index),
             whole_images=lambda: self.data.whole_images(own),
             pixel_counts=lambda: self.data.pixel_counts(own, step.num_classes),
+            pretrained_encoder=lambda: original_encoder(self.student, self.config.model.weights),
             images_overlap=self.curriculum.protocol.setting is Setting.OVERLAPPED,
             labels_everything=step.index == 0 or self.method.keeps_data,
             seed=seed_from(self.config.seed, "method", step.index),
@@ -170,6 +172,7 @@ class Trainer:
     def prepare(self, step: Step) -> StepRun:
         """Prepare a step: the student becomes the teacher, the classifier grows, the method's parts begin."""
         teacher = None
+        self.student.keep_original(None)  # only heads that are solved look at it, and training leaves it unused
         if step.index > 0:
             teacher = copy.deepcopy(self.student).eval().requires_grad_(False).to(self.fabric.device)
             torch.manual_seed(seed_from(self.config.seed, "head", step.index))

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from incseg.batch import Batch, View
 from incseg.config import HeadKind, OptimConfig
@@ -50,6 +50,8 @@ class Context:
     """One pass over the step's own training images as they are: each at its own size, those of one size together."""
     pixel_counts: Callable[[], Tensor] = lambda: torch.zeros(0)
     """(C,) pixels of each class in the labels of these images, in float64."""
+    pretrained_encoder: Callable[[], nn.Module | None] = lambda: None
+    """The student's encoder as it was before any training; None if that began with random weights."""
     images_overlap: bool = True
     """Whether these images may show classes of later steps, as in the overlapped setting."""
     labels_everything: bool = True

@@ -34,6 +34,7 @@ class ClosedForm(Part):
     stages: int = 1
     stride: int | None = None
     seed: int = 0
+    original: int = 0
     fit: Fit = field(default_factory=Fit)
     carried: bool = False
 
@@ -55,6 +56,7 @@ class ClosedForm(Part):
         """Add the step's cells to the statistics and solve."""
         if self.carried and not (context.labels_everything and context.step.is_last):
             return
+        self._keep_original(context)
         try:
             statistics = self._statistics(context)
         except InputError as error:
@@ -75,6 +77,17 @@ class ClosedForm(Part):
             sizes = grown if context.step.index > 0 else [context.step.num_classes]
             context.student.use_head(solved_head(statistics, sizes, self.fit.ridge))
 
+    def _keep_original(self, context: Context) -> None:
+        """Let the network keep its encoder as it was before training, if the head is to see that; once, at step 0."""
+        if self.memory or not self.original:
+            return
+        try:
+            encoder = context.pretrained_encoder()
+        except InputError as error:
+            encoder = None
+            context.say(f"the closed-form head sees the trained encoder only: {error}")
+        context.student.keep_original(encoder)
+
     def _statistics(self, context: Context) -> Statistics:
         """Of the steps before; none yet at step 0."""
         device = context.student.mean.device
@@ -88,6 +101,7 @@ class ClosedForm(Part):
             num_classes,
             width=self.width,
             stages=self.stages,
+            original=self.original,
             stride=self.stride,
             seed=self.seed,
             ratio=FRUGAL if self.carried else GENEROUS,
@@ -126,11 +140,13 @@ def analytic(
     certainty: Weight = 2.0,
     soft: bool = False,
     seed: int = 0,
+    original: int = 0,
 ) -> Sequence[Part]:
     """``H = (A + γI)⁻¹ B`` on random features of the frozen network of step 0; step 0 is trained by any other method.
 
     ``width`` follows from the network unless it is given, and the statistics then stay below 70 MB; ``stride`` is 16,
-    or 8 where the network's embedding is finer.
+    or 8 where the network's embedding is finer. ``original`` counts the last stages of the encoder as it was before
+    training that the head sees too.
     """
     fit = Fit(balance, ridge, mirrored, certainty, soft)
-    return [default(CrossEntropy()), ClosedForm(width, stages, stride, seed, fit)]
+    return [default(CrossEntropy()), ClosedForm(width, stages, stride, seed, original, fit)]

@@ -1,6 +1,7 @@
 """The closed-form head: ridge regression on random features of a frozen network, from sums that add and subtract.
 
-Per cell of a coarse grid, with u the embedding and v, v', … the encoder's last stages, each scaled to length 16::
+Per cell of a coarse grid, with u the embedding and v, v', … the encoder's last stages, perhaps also those of the
+encoder before it was trained, each scaled to length 16::
 
     φ = relu(R [u; v; …; 1])                      R: W × D, N(0, 1)/16, from a seed, never trained
     A = Σ a φ φᵀ,  B = Σ φ (w ⊙ y)ᵀ               y: shares of the classes in the cell, a = w · y
@@ -37,20 +38,22 @@ class FeatureLayout(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     channels: tuple[int, ...]
-    """Of the embedding, then of the last stages, the last one first."""
+    """Of the embedding, then of the last stages, the last one first, then of those of the original encoder."""
     strides: tuple[int, ...]
     """Pixels of the image per cell of each of these maps."""
     width: int
     """W, the number of random features."""
     stride: int = 16
     """Pixels of the image per cell of the head's own grid."""
+    original: int = 0
+    """How many of the last stages are those of the encoder as it was before training."""
     seed: int = 0
     """The projection follows from it."""
 
     @property
     def stages(self) -> int:
         """How many of the encoder's stages it sees."""
-        return len(self.channels) - 1
+        return len(self.channels) - 1 - self.original
 
 
 class RandomFeatures(nn.Module):
@@ -66,12 +69,17 @@ class RandomFeatures(nn.Module):
         self.register_buffer("projection", projection)
 
     def forward(self, embedding: Tensor, stages: Sequence[Tensor]) -> Tensor:
-        """The embedding (B, D, h, w) and the encoder's stages, finest first → (B, h', w', W)."""
+        """The embedding (B, D, h, w) and the stages → (B, h', w', W).
+
+        Stages are finest first; those of the original encoder, where it is kept, come before those of the encoder.
+        """
         return self.project(self.cells(embedding, stages))
 
     def cells(self, embedding: Tensor, stages: Sequence[Tensor]) -> Tensor:
         """(B, h', w', D_u + D_v + …) ``[u; v; …]``, still small: φ is many times as wide."""
+        half = len(stages) // 2
         last = [stages[-1 - index] for index in range(self.layout.stages)]
+        last += [stages[half - 1 - index] for index in range(self.layout.original)]
         maps = [
             LENGTH * F.normalize(on_grid(each.to(self.projection), stride, self.layout.stride), dim=1)
             for each, stride in zip([embedding, *last], self.layout.strides, strict=True)

@@ -28,9 +28,11 @@ CELLS = 2048  # that are projected and added at once
 PIXELS = 2**20  # of images that go through the network together; a larger image goes alone
 MOST_WAITING = 8  # times as many pixels may wait for others of their size
 TILE, CONTEXT = 2048, 128  # pixels: the side of the tiles of a still larger image, and what only their middles see
-# Random features per channel that is projected. Wider is a little better, and costs W² per cell: with the first, an
-# extension on a CPU costs less than 1.3 forward passes of a ResNet-18 over its images ('incseg bench extend').
+# Random features per channel of the embedding and the last stage. Wider is a little better, and costs W² per cell: with
+# the first, an extension on a CPU costs less than 1.3 forward passes of a ResNet-18 over its images (see 'incseg bench
+# extend').
 FRUGAL, GENEROUS = 3.0, 6.0
+ORIGINAL_STAGES = 2  # of the encoder before its training, in statistics that a model carries
 
 
 Labelled = tuple[Tensor, Tensor]  # images and their labels, or cells and their shares
@@ -67,13 +69,15 @@ def feature_layout(
     *,
     width: int | None = None,
     stages: int = 1,
+    original: int = ORIGINAL_STAGES,
     stride: int | None = None,
     seed: int = 0,
     ratio: float = FRUGAL,
 ) -> FeatureLayout:
     """The features of a closed-form head on this network: the embedding and so many of the encoder's last stages.
 
-    The width is ``ratio`` times their channels unless it is given, and such that the statistics stay below 70 MB. The
+    ``original`` counts those of the original encoder, where the network keeps it. The width is ``ratio`` times the
+    channels of the embedding and the last stage unless it is given, and such that the statistics stay below 70 MB. The
     grid is the network's own at stride 16, and twice as fine where the embedding is finer.
     """
     if stride is not None and (stride < 1 or STRIDE % stride):
@@ -83,17 +87,21 @@ def feature_layout(
         )
     size = 2 * STRIDE
     embedding, found = _features_of_blank(segmenter, size)
-    if not 0 <= stages <= len(found):
-        raise InputError(f"a head can see 0 to {len(found)} stages of this encoder, not {stages}.")
-    maps = [embedding, *(found[-1 - index] for index in range(stages))]
+    before, own = (found[: len(found) // 2], found[len(found) // 2 :]) if segmenter.original else ([], found)
+    for wanted in (stages, original):
+        if not 0 <= wanted <= len(own):
+            raise InputError(f"a head can see 0 to {len(own)} stages of this encoder, not {wanted}.")
+    seen = [*own[::-1][:stages], *before[::-1][:original]]
+    maps = [embedding, *seen]
     channels = tuple(each.shape[1] for each in maps)
     strides = tuple(size // each.shape[-1] for each in maps)
-    proportionate = 128 * round(ratio * sum(channels) / 128)
+    proportionate = 128 * round(ratio * sum(channels[:2]) / 128)
     return FeatureLayout(
         channels=channels,
         strides=strides,
         width=width or min(default_width(num_classes), max(1024, proportionate)),
         stride=stride or (16 if strides[0] >= 16 else 8),
+        original=len(seen) - stages,
         seed=seed,
     )
 

@@ -1,5 +1,6 @@
 """Pretrained encoders: from the hub by name, or from a local file."""
 
+import copy
 import pickle
 import re
 import textwrap
@@ -10,7 +11,7 @@ import segmentation_models_pytorch as smp
 import timm
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from incseg.errors import InputError
 from incseg.models.segmenter import Segmenter
@@ -22,10 +23,33 @@ def load_encoder(segmenter: Segmenter, weights: str) -> None:
     A file may be a ``.safetensors`` or a ``.pth`` with the names of torchvision or timm. It may hold more than the
     encoder (a classification head), but nothing of the encoder may be missing.
     """
+    if weights != "none":
+        _load(segmenter.encoder, segmenter.architecture.encoder, weights)
+
+
+def original_encoder(segmenter: Segmenter, weights: str) -> nn.Module | None:
+    """The encoder of a segmenter with the weights with which its training began; None if it began without.
+
+    Its numbers are rounded to float16, in which it is stored: it takes half the space, and comes back as it was.
+    """
     if weights == "none":
-        return
-    state = _from_hub(segmenter.architecture.encoder) if weights == "imagenet" else read_state(Path(weights))
-    encoder = segmenter.encoder
+        return None
+    encoder = copy.deepcopy(segmenter.encoder)
+    _load(encoder, segmenter.architecture.encoder, weights)
+    with torch.no_grad():
+        for tensor in encoder.state_dict().values():
+            tensor.copy_(as_stored(tensor))
+    return encoder
+
+
+def as_stored(tensor: Tensor) -> Tensor:
+    """In float16, unless that cannot hold it."""
+    short = tensor.half() if tensor.is_floating_point() else tensor
+    return short if short.isfinite().all() else tensor
+
+
+def _load(encoder: nn.Module, name_of_encoder: str, weights: str) -> None:
+    state = _from_hub(name_of_encoder) if weights == "imagenet" else read_state(Path(weights))
     fitted = {}
     for name, tensor in encoder.state_dict().items():
         found = _find(name, state)
@@ -33,9 +57,7 @@ def load_encoder(segmenter: Segmenter, weights: str) -> None:
             continue
         if found is None or found.shape != tensor.shape:
             reason = "is missing" if found is None else f"has shape {tuple(found.shape)}, not {tuple(tensor.shape)}"
-            raise InputError(
-                f"the weights '{weights}' do not fit the encoder '{segmenter.architecture.encoder}': {name} {reason}."
-            )
+            raise InputError(f"the weights '{weights}' do not fit the encoder '{name_of_encoder}': {name} {reason}.")
         fitted[name] = found
     encoder.load_state_dict(fitted, strict=False)
 

@@ -53,6 +53,8 @@ class Architecture(Network):
     """The longer side of a typical training image as the network saw it, scaled into the crops; None: not known."""
     never_background: bool | None = None
     """Predicts one of the classes everywhere, as it learnt from data without background; None: it does not."""
+    original: bool | None = None
+    """Keeps its encoder as it was before training, for closed-form heads to look at; None: it does not."""
 
     @classmethod
     def of(cls, network: Network, crop_size: int, *, never_background: bool = False) -> "Architecture":
@@ -80,8 +82,10 @@ class Segmenter(nn.Module):
         self.architecture = architecture
         self.encoder: nn.Module = whole.encoder
         self.decoder: nn.Module = whole.decoder
+        self.original: nn.Module | None = _build(architecture).encoder if architecture.original else None
         if architecture.activation == "leaky":
-            make_leaky(self.encoder)
+            for encoder in filter(None, (self.encoder, self.original)):
+                make_leaky(encoder)
         self._last_activations: list[str | None] = []
         channels = _embedding_channels(whole.segmentation_head)
         self.classifier: Head = (
@@ -101,13 +105,15 @@ class Segmenter(nn.Module):
         Stages are large and mixed precision copies what is returned, so only who uses them should ask.
         """
         embedding, stages, raw = self.body(images, with_raw_stages=with_raw_stages)
-        scores, kind = self.classifier(embedding, stages), self.classifier.kind
+        seen = [*self._original_stages(images), *stages] if self.architecture.closed_form else stages
+        scores, kind = self.classifier(embedding, seen), self.classifier.kind
         return Outputs(scores, embedding, stages if with_stages else [], self.architecture.align_corners, raw, kind)
 
     def body(self, images: Tensor, *, with_raw_stages: bool = False) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """All but the head: embedding, stages and, if wanted, the stages before their last activation."""
         with recorded_inputs(self.encoder, self._stage_ends(images) if with_raw_stages else ()) as inputs:
-            embedding, stages = self.features(images)
+            all_stages = self.encoder(self.normalise(images))
+        embedding, stages = self.decoder(all_stages), all_stages[1:]
         named = zip(self._last_activations, stages, strict=True) if with_raw_stages else ()
         return embedding, stages, [stage if name is None else inputs[name] for name, stage in named]
 
@@ -117,9 +123,21 @@ class Segmenter(nn.Module):
         return self._last_activations
 
     def features(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """All that a head may look at: the decoder's embedding, and the encoder's stages, finest first."""
-        stages = self.encoder(self.normalise(images))
-        return self.decoder(stages), stages[1:]
+        """All that a closed-form head may look at: the decoder's embedding, and the encoder's stages, finest first.
+
+        Before them come the stages of the original encoder, where it is kept.
+        """
+        embedding, stages, _ = self.body(images)
+        return embedding, [*self._original_stages(images), *stages]
+
+    def _original_stages(self, images: Tensor) -> list[Tensor]:
+        stages: list[Tensor] = [] if self.original is None else self.original(self.normalise(images))[1:]
+        return stages
+
+    def keep_original(self, encoder: nn.Module | None) -> None:
+        """Keep an encoder as it was before training, which is never trained; None: keep none any longer."""
+        self.architecture = self.architecture.model_copy(update={"original": None if encoder is None else True})
+        self.original = None if encoder is None else encoder.to(self.mean).eval().requires_grad_(False)
 
     def use_head(self, head: ClosedFormHead) -> None:
         """Take a solved head in place of the one there is. It was fitted to labels at the centres of its cells."""

@@ -14,6 +14,7 @@ from incseg.errors import DamagedError, InputError
 from incseg.model_header import STATISTICS, read_header, require_description
 from incseg.models.closed_form import Statistics
 from incseg.models.gather import Fit
+from incseg.models.pretrained import as_stored
 from incseg.models.segmenter import Architecture, Segmenter
 from incseg.models.tensor_file import read_tensors, write_tensors
 from incseg.protocol import count_classes
@@ -102,6 +103,11 @@ class TrainedModel:
                 f"the statistics beside {self.path} are of {statistics.num_classes - 1} classes and the model knows "
                 f"{len(self.classes) - 1}: they belong to another model."
             )
+        if statistics.layout.original and self.segmenter.original is None:
+            raise InputError(
+                f"the statistics beside {self.path} are of a model that keeps its encoder as it was before training, "
+                "and this one does not: they belong to another model."
+            )
         return statistics, Fit.from_state(found)
 
     def save(self, path: str | Path) -> Path:
@@ -150,7 +156,11 @@ def save_model(
         "history": list(history),
         "colours": colours,
     }
-    write_tensors(path, segmenter.state_dict(), description)
+    state = {
+        name: as_stored(tensor) if name.startswith("original.") else tensor
+        for name, tensor in segmenter.state_dict().items()
+    }
+    write_tensors(path, state, description)
 
 
 def describe_model(path: Path) -> Description:
