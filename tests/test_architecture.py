@@ -17,7 +17,7 @@ SOURCE = ROOT / "src" / "incseg"
 LEAVES = {
     "errors", "checksums", "files", "seeding", "protocol", "batch", "metrics", "run_folder", "result_shape", "results",
     "colours", "fonts", "hub", "images", "console", "registry", "config", "sizes", "upsampling", "__init__",
-    "model_header", "without_torch",
+    "model_header", "system_signals", "without_torch",
 }  # fmt: skip
 ALLOWED = {
     **{leaf: set[str]() for leaf in LEAVES},

@@ -1,6 +1,7 @@
 """What comes back from a copy of the process."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -46,3 +47,11 @@ def test_an_answer_and_a_refusal_come_back(capfd: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize("find", [lambda: 1 / 0, lambda: lambda: 3, lambda: sys.exit(2)])
 def test_anything_else_is_left_to_the_process_that_goes_on(find: Callable[[], object]) -> None:
     assert _in_a_copy(find, []) is None
+
+
+def test_an_answer_comes_back_where_the_ends_of_processes_are_ignored() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # as a parent may have left it
+    try:
+        assert _in_a_copy(lambda: 3, []) == (3,)
+    finally:
+        signal.signal(signal.SIGCHLD, before)

@@ -36,14 +36,17 @@ class Batch(NamedTuple):
 
     def to(self, device: torch.device) -> "Batch":
         """The same on a device, without waiting for it; labels become int64 there, as bytes are quicker to send."""
-        replayed = None if self.replayed is None else self.replayed.to(device, non_blocking=True)
-        labels = self.labels.to(device, non_blocking=True).long()
-        return Batch(self.images.to(device, non_blocking=True), labels, replayed)
+        sent = self._map(lambda field: field.to(device, non_blocking=True))
+        return sent._replace(labels=sent.labels.long())
 
     def clone(self) -> "Batch":
         """In memory of its own."""
+        return self._map(Tensor.clone)
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        """Every field that is there, changed."""
         images, labels, *others = self
-        return Batch(images.clone(), labels.clone(), *(None if field is None else field.clone() for field in others))
+        return Batch(change(images), change(labels), *(None if field is None else change(field) for field in others))
 
     def telling_salient(self) -> "Batch":
         """Labels among which salient background has a number of its own, taken apart."""

@@ -30,6 +30,7 @@ MIRRORED_OR_TURNED, TURNED_SIDEWAYS = range(2, 9), range(5, 9)  # values of the 
 ENDINGS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}
 NEAR_THE_END = 64  # bytes
 WHITE, SALIENT_FROM = 255, 128  # of a saliency map
+GREY = ("1", "L")  # modes of Pillow with one channel of at most 8 bits
 _PILLOW_LIMIT = Lock()
 
 
@@ -70,18 +71,32 @@ def read_mask(path: Path, image: Path | None = None) -> ClassIds:
 
 
 def read_saliency(path: Path) -> NDArray[np.bool_]:
-    """(H, W) where a grey map, upright, says that something stands out: from 128 on, or 1 where it holds 0 and 1 only.
+    """(H, W) where a grey map, upright, says that something stands out: from 128 on, or 1 where it has one bit a pixel.
 
     Like a mask it has one channel, or several that are equal.
     """
     with _opened(path, "saliency map") as opened:
-        values = _one_channel(np.array(_upright(opened)))
-        if values is None or values.max(initial=0) > WHITE:
-            raise InputError(
-                f"the saliency map {path} holds {opened.mode} values, not 8-bit grey: save maps as single-channel PNG, "
-                f"from 0 (nothing stands out) to {WHITE}."
-            )
-    return np.asarray(values >= (1 if values.max(initial=0) <= 1 else SALIENT_FROM))
+        return _salient(path, opened)
+
+
+def saliency_shape(path: Path) -> tuple[int, int]:
+    """Height and width of a saliency map, upright; refuses colours. Only what its header calls grey is not decoded."""
+    with _opened(path, "saliency map") as opened:
+        if opened.mode not in GREY:
+            _salient(path, opened)
+        width, height = _upright_size(opened)
+        return height, width
+
+
+def _salient(path: Path, opened: Image.Image) -> NDArray[np.bool_]:
+    shown = opened.convert("RGB") if opened.mode.startswith("P") else opened  # a palette's numbers mean nothing
+    values = _one_channel(np.array(_upright(shown)))
+    if values is None or values.max(initial=0) > WHITE:
+        raise InputError(
+            f"the saliency map {path} holds {opened.mode} values, not 8-bit grey: save maps as single-channel PNG, "
+            f"from 0 (nothing stands out) to {WHITE}."
+        )
+    return values if values.dtype == np.bool_ else np.asarray(values >= SALIENT_FROM)
 
 
 def _one_channel(pixels: NDArray[Any]) -> NDArray[Any] | None:
@@ -109,9 +124,9 @@ def _require_same_size(path: Path, mask: Image.Image, image: Path) -> None:
             )
 
 
-def image_shape(path: Path, kind: str = "image") -> tuple[int, int]:
+def image_shape(path: Path) -> tuple[int, int]:
     """Height and width of an image file, upright; only its header is read."""
-    with _opened(path, kind) as image:
+    with _opened(path, "image") as image:
         width, height = _upright_size(image)
         return height, width
 

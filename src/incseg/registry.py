@@ -14,7 +14,7 @@ import importlib.util
 import inspect
 import pkgutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -82,13 +82,10 @@ class Registry(Generic[Item]):
             return self._items[name]
         if name in self._broken:
             raise InputError(f"the {self.kind} '{name}' is not available: {self._broken[name]}.")
-        raise self._unknown(name, names, text)
-
-    def _unknown(self, name: str, names: Sequence[str], text: str) -> InputError:
         written = f"'{name}' in '{text}'" if text not in ("", name) else f"'{name}'"
         plugin = f" If a file of yours defines this {self.kind}, add --plugin FILE."
         broken = "".join(f" Note that {reason}." for reason in self._broken.values())
-        return InputError(
+        raise InputError(
             f"{written} is not a {self.kind}: choose from {', '.join(names)}{self.advice}."
             f"{closest(name, names)}{plugin}{broken}"
         )

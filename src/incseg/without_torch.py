@@ -57,7 +57,8 @@ def _in_a_copy(find: Callable[[], Answer], absent: Sequence[str]) -> tuple[Answe
     os.close(there)
     with os.fdopen(here, "rb") as pipe:
         written = pipe.read()
-    os.waitpid(copy, 0)
+    with suppress(ChildProcessError):  # where SIGCHLD is ignored, the system has seen to it
+        os.waitpid(copy, 0)
     return pickle.loads(written) if written else None
 
 

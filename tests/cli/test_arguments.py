@@ -61,6 +61,10 @@ def test_settings_of_methods_have_the_types_of_their_signatures() -> None:
     assert isinstance(given["ucd"]["temperature"], float)
 
 
+def test_hyphens_and_underscores_are_the_same_in_the_name_of_a_method() -> None:
+    assert settings_of("--lwf_mc.kd_weight", "3") == {"lwf-mc": {"kd_weight": 3.0}}
+
+
 def test_a_choice_among_numbers_is_read_as_a_number() -> None:
     assert settings_of("--analytic.stride", "8") == {"analytic": {"stride": 8}}
 

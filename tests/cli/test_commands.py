@@ -58,6 +58,23 @@ def test_lists(
         assert text in shown
 
 
+def test_installed_datasets_are_listed_with_pytorch_if_they_need_it_and_broken_ones_named(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("is_real = True")  # the true one takes seconds
+    (tmp_path / "other.py").write_text(
+        "import torch; from incseg.datasets import dataset; assert torch.is_real is True\n"
+        "@dataset('tensors', 'made of tensors')\ndef read(root): ..."
+    )
+    metadata = tmp_path / "other-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[incseg.datasets]\ntensors = other\nlost = nowhere_at_all\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
+    done = subprocess.run([sys.executable, "-m", "incseg", "list", "protocols"], env=environment, capture_output=True,
+                          text=True, check=True)  # fmt: skip
+    assert "made of tensors" in done.stdout
+    assert "the plugin 'lost' of other (nowhere_at_all) cannot be loaded: ModuleNotFoundError" in done.stderr
+
+
 @pytest.mark.parametrize("what", ["protocols", "recipes", "settings", "tables"])
 def test_lists_fit_a_small_terminal(
     what: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -175,11 +192,11 @@ def test_help_shows_the_defaults_of_the_recipe_and_the_settings_of_the_method(
     assert run("train", "voc/15-1/overlapped", "--method", "mib+ucd", "--help") == 0
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
     for text in ("--mib.kd-weight FLOAT (default: 10.0)", "--ucd.temperature FLOAT (default: 0.07)",
-                 "--optim.epochs INT Epochs per step. (default: 30)", "{ignore,background}"):  # fmt: skip
+                 "Epochs per step; see incremental_epochs. (default: 30)", "{ignore,background}"):  # fmt: skip
         assert text in shown
     assert "--plop" not in shown
     assert run("train", "shapes/4-2", "--help") == 0
-    assert "Epochs per step. (default: 6)" in capsys.readouterr().out
+    assert "Epochs per step; see incremental_epochs. (default: 6)" in capsys.readouterr().out
 
 
 def test_help_of_other_commands_shows_only_the_settings_they_take(capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,6 +29,8 @@ REFUSED = [
     "train shapes/4-2/overlapped --optim.batch-size 1", "train shapes/4-2/overlapped --out file",
     "train shapes/4-2/overlapped --out run", "train shapes/4-2/overlapped --first-step data",
     "train shapes/4-2/overlapped --model.weights nowhere.pth", "train shapes/4-2/overlapped --splits nowhere",
+    "train shapes/4-2/overlapped --method ssul --data.saliency nowhere",
+    "extend run --data data --out o --data.saliency nowhere",
     "train shapes/4-2/overlapped --data.class-order nope", "train shapes/4-2/overlapped --ucd.temperture 3",
     "train shapes/4-2/overlapped --method mib+plop", "train shapes/4-2/overlapped --method joint+mib",
     "train shapes/4-2/overlapped --ucd.temperature -1", "train shapes/4-2/overlapped --mib.kd-weight abc",

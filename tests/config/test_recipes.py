@@ -71,6 +71,14 @@ def test_options_of_a_recipes_decoder_are_not_those_of_another() -> None:
     assert options(decoder="deeplabv3-mib") == {}
     assert options(decoder="deeplabv3-mib", decoder_options={"channels": 8}) == {"channels": 8}
     assert options(decoder_options={"decoder_channels": 8}) == {"decoder_channels": 8}
+    assert options(decoder="DeepLabV3Plus") == {"decoder_channels": 64}
+
+
+def test_options_in_a_file_stay_when_the_decoder_they_are_for_is_named_on_top(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("protocol: shapes/4-2/overlapped\nmodel: {decoder_options: {decoder_channels: 8}}")
+    model = load_recipe(str(file), {"model": {"decoder": "deeplabv3plus"}}).model
+    assert (model.decoder, model.decoder_options) == ("deeplabv3plus", {"decoder_channels": 8})
 
 
 def test_published_recipes_score_as_the_paper_and_others_whole_images() -> None:

@@ -40,7 +40,7 @@ def test_a_mask_says_also_what_is_salient(tmp_path: Path) -> None:
     ("pixels", "expected"),
     [
         (np.array([[0, 127, 128, 255]], np.uint8), [[False, False, True, True]]),
-        (np.array([[0, 1, 1, 0]], np.uint8), [[False, True, True, False]]),  # binary, as many programs save it
+        (np.array([[0, 1, 1, 0]], np.uint8), [[False] * 4]),  # of 8 bits, and nothing stands out
         (np.array([[False, True]]), [[False, True]]),
         (np.zeros((1, 2), np.uint8), [[False, False]]),
         (np.repeat(np.array([[[0], [200]]], np.uint8), 3, axis=2), [[False, True]]),  # grey as red, green and blue
@@ -49,6 +49,21 @@ def test_a_mask_says_also_what_is_salient(tmp_path: Path) -> None:
 def test_what_counts_as_salient(pixels: np.ndarray, expected: list[list[bool]], tmp_path: Path) -> None:
     Image.fromarray(pixels).save(tmp_path / "map.png")
     assert read_saliency(tmp_path / "map.png").tolist() == expected
+
+
+def palette_map(*colours: tuple[int, int, int]) -> Image.Image:
+    """(1, N) each pixel of another colour of a palette."""
+    image = Image.fromarray(np.arange(len(colours), dtype=np.uint8)[None], mode="P")
+    image.putpalette([value for colour in colours for value in colour])
+    return image
+
+
+def test_a_palette_is_read_as_what_it_shows(tmp_path: Path) -> None:
+    palette_map((255, 255, 255), (0, 0, 0), (200, 200, 200)).save(tmp_path / "map.png")
+    assert read_saliency(tmp_path / "map.png").tolist() == [[True, False, True]]
+    palette_map((255, 0, 0)).save(tmp_path / "map.png")
+    with pytest.raises(InputError, match=r"map\.png holds P values, not 8-bit grey"):
+        read_saliency(tmp_path / "map.png")
 
 
 @pytest.mark.parametrize("pixels", [np.array([[[255, 0, 0]]], np.uint8), np.array([[40000]], np.uint16)])
@@ -61,6 +76,10 @@ def test_colours_and_deeper_grey_are_refused(pixels: np.ndarray, tmp_path: Path)
 def remove_two(maps: Path) -> None:
     for name in ("001", "003"):
         (maps / f"{name}.png").unlink()
+
+
+def colour(maps: Path) -> None:
+    Image.new("RGB", (64, 64), "red").save(maps / "002.png")
 
 
 def enlarge(maps: Path) -> None:
@@ -78,6 +97,7 @@ def enlarge(maps: Path) -> None:
             remove_two,
             r"001\.png is missing \(and 1 more\): --data.saliency needs a grey PNG for each of the 4",
         ),
+        (colour, r"the saliency map .*002\.png holds RGB values, not 8-bit grey"),
         (enlarge, r"the saliency map .*002\.png is 65×64 but its image is 64×64"),
         (lambda maps: (maps / "000.png").write_bytes(b"no"), r"the saliency map .*000\.png cannot be read"),
     ],

@@ -13,7 +13,7 @@ import torch
 
 from incseg.config import RunConfig
 from incseg.engine.assembly import train
-from incseg.engine.cost import seconds_of
+from incseg.engine.cost import spent_on, write_cost
 from incseg.engine.journal import Journal
 from incseg.engine.provenance import source_commit
 from incseg.errors import Stopped
@@ -53,12 +53,15 @@ def test_time_is_summed_over_interruptions_and_shared_with_step_0(
         assert cost["model_bytes"] == (step / "model.safetensors").stat().st_size
         assert cost["memory_bytes"] == (step / "memory.safetensors").stat().st_size
 
+    trained = RunFolder(tmp_path / "ft")
+    write_cost(trained, 0, {"seconds": first["seconds"], "scoring_seconds": 500.0})  # as if it had taken that long
     train(quick_config("analytic"), tmp_path / "analytic", first_step=tmp_path / "ft")
     solved = costs(tmp_path / "analytic")
+    assert 500 < solved[0]["scoring_seconds"] < 600  # there, and here
     assert first["seconds"] < solved[0]["seconds"] < first["seconds"] + 100  # trained there, and solved here
     assert solved[0]["memory_bytes"] > 100_000 > first["memory_bytes"]  # the statistics
-    (tmp_path / "ft" / "step-0" / "cost.json").unlink()
-    assert seconds_of(RunFolder(tmp_path / "ft"), 0) == 0  # a run from before this was measured
+    trained.cost(0).unlink()
+    assert spent_on(trained, 0) == {}  # a run from before this was measured
 
 
 def test_the_commit_is_that_of_the_package_not_of_a_checkout_around_it(tmp_path: Path) -> None:

@@ -133,12 +133,11 @@ def test_without_the_signals_of_unix_the_time_limit_and_a_request_still_stop(mon
             pass
 
 
-def test_workers_leave_the_signals_that_there_are_to_their_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_leave_requests_to_stop_to_their_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     ignored = list[int]()
     monkeypatch.setattr(signal, "signal", lambda number, _: ignored.append(number))
-    monkeypatch.delattr(signal, "SIGUSR1")
     _begin_process(0)
-    assert ignored == [signal.SIGTERM, signal.SIGINT]
+    assert ignored == [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
 
 
 def test_lock_and_signals_can_be_imported_where_those_of_unix_are_missing() -> None:
@@ -147,7 +146,8 @@ def test_lock_and_signals_can_be_imported_where_those_of_unix_are_missing() -> N
         "for name in ('SIGUSR1', 'SIGALRM', 'setitimer', 'ITIMER_REAL', 'pause'): delattr(signal, name)\n"
         "signal.Signals = enum.IntEnum('Signals', {'SIGTERM': 15, 'SIGINT': 2})\n"
         "import incseg.engine.signals as signals, incseg.engine.lock\n"
-        "assert signals.known_signals(*signals.REASONS) == [15]"
+        "from incseg.system_signals import REQUESTS_TO_STOP, known_signals\n"
+        "assert (known_signals(*signals.REASONS), REQUESTS_TO_STOP) == ([15], [2, 15])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,9 +1,11 @@
 """Images that were decoded before, in RAM or on a device: the same batches as from files."""
 
 import gc
+import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -25,6 +27,7 @@ from incseg.loading import (
     TrainingTransform,
     WholeImages,
     device_loader,
+    none_killed,
     training_loader,
     whole_loader,
 )
@@ -33,6 +36,7 @@ from incseg.loading.loaders import BATCHES_AT_ONCE
 from incseg.loading.resampling import BatchCutter
 from samples import write_folder
 
+PATIENCE = 60  # seconds
 CPU = torch.device("cpu")
 SIZE = 32
 Loader = Callable[[TrainingSet, BatchAddresses], Iterator[Batch]]
@@ -147,6 +151,41 @@ class Deadly(Dataset[Batch]):
 def test_a_killed_loading_process_is_told_in_a_sentence() -> None:
     with pytest.raises(TrainingError, match=r"was killed.*--data\.workers"):
         next(whole_loader(cast(WholeImages, Deadly()), batch_size=1, workers=1))
+
+
+class DeadlyLater(Deadly):
+    """The first image is read; whoever reads the second is killed while the first is used."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> Batch:
+        if index == 0:
+            return Batch(torch.zeros(3, 32, 32), torch.zeros(32, 32))
+        time.sleep(0.3)
+        return super().__getitem__(index)
+
+
+def test_a_loading_process_that_is_killed_while_its_batches_are_used_is_told_in_the_same_sentence() -> None:
+    batches = whole_loader(cast(WholeImages, DeadlyLater()), batch_size=1, workers=1)
+    next(batches)
+    assert isinstance(batches, Generator)
+    with pytest.raises(TrainingError, match=r"was killed.*--data\.workers"), none_killed():
+        time.sleep(PATIENCE)
+    batches.close()
+
+
+class Faulty(Deadly):
+    """Whoever reads it fails, by a mistake in a program."""
+
+    def __getitem__(self, index: int) -> Batch:
+        raise RuntimeError("a mistake")
+
+
+def test_what_fails_in_a_loading_process_is_not_called_killed() -> None:
+    with pytest.raises(RuntimeError, match="a mistake"):
+        next(whole_loader(cast(WholeImages, Faulty()), batch_size=1, workers=1))
+    assert not multiprocessing.active_children(), "Python would wait for them at its end, and they for Python"
 
 
 class OfThisProcess:

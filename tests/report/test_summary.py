@@ -73,6 +73,15 @@ def test_usual_settings_and_the_weights_of_an_encoder_are_not_in_a_name(tmp_path
     assert [run.label for run in read_runs(folders)] == ["ft", "ft (model.encoder other)"]
 
 
+def test_weights_that_do_not_come_with_the_encoder_are_in_a_name(tmp_path: Path) -> None:
+    chosen = [("resnet18", "imagenet", 1), ("resnet18", "none", 2), ("resnet50", "imagenet", 1)]
+    folders = [
+        write_run(tmp_path / str(n), seed=seed, settings={"model.encoder": encoder, "model.weights": weights})
+        for n, (encoder, weights, seed) in enumerate(chosen)
+    ]
+    assert len({run.label for run in read_runs(folders)}) == 3
+
+
 def test_the_same_run_twice_is_refused(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a")
     with pytest.raises(InputError, match="the same run with the same seed"):

@@ -5,8 +5,10 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -38,6 +40,35 @@ def test_a_command_is_told_its_environment_and_speaks_to_its_log(tmp_path: Path)
     assert said.startswith(f"said before\nhello {words}\na program too\n")
     assert "mib" in said
     assert "WORD" not in os.environ
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there processes are copied")
+def test_copies_use_their_own_number_of_threads_say_goodbye_and_leave_no_file_open(tmp_path: Path) -> None:
+    words = command(
+        tmp_path,
+        "import atexit, torch; atexit.register(print, 'goodbye')\nprint(torch.get_num_threads()); raise SystemExit",
+    )
+    numbers = (3, 1, 2)
+    open_files = []
+    with Children().heard() as started:
+        for number in numbers:
+            started.start(words, tmp_path / "log", {"OMP_NUM_THREADS": str(number)}).join(PATIENCE)
+            open_files.append(len(list(Path("/proc/self/fd").iterdir())))
+    assert open_files[1] == open_files[2]
+    said = [line for line in (tmp_path / "log").read_text().splitlines() if line in ("goodbye", *map(str, numbers))]
+    assert said == ["3", "goodbye", "1", "goodbye", "2", "goodbye"]
+
+
+def test_a_child_that_ends_while_it_is_told_to_stop_is_no_error() -> None:
+    def gone(*_: int) -> None:
+        raise ProcessLookupError
+
+    started = Children()
+    started._running = [cast(BaseProcess, SimpleNamespace(pid=1, exitcode=None))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "kill", gone)
+        started._pass_on(signal.SIGTERM, None)
+    assert started.asked_to_stop
 
 
 def _where_cuda_has_begun(*given: Any) -> None:
@@ -102,8 +133,9 @@ def test_what_is_copied_leaves_signals_to_the_copies_imports_nothing_from_the_wo
     study.write_text(f"""
 if __name__ == "__main__":
     from pathlib import Path
-    from incseg.study.children import IMPORTED, Children
-    IMPORTED.remove("incseg.engine.assembly")  # which takes seconds
+    from incseg.study import children
+    from incseg.study.children import Children
+    children.IMPORTED = ("incseg.study.copied", "incseg.cli")  # others take seconds
     running, stopped = Children(), Children()
     process = running.start({words}, Path("log"), {{}})
     stopped.asked_to_stop = True

@@ -50,6 +50,19 @@ def test_a_method_may_have_settings_of_its_own(capsys: pytest.CaptureFixture[str
     assert all(options["--model.encoder"] == "resnet18" for _, options in found)
 
 
+def test_methods_that_can_be_summed_with_their_settings_only_are_not_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("compare", "shapes/4-2/overlapped", "--methods", "cd+ucd", "--dry-run") == 2
+    own = planned(capsys, "shapes/4-2/overlapped", "--seeds", "1", "--methods", "cd+ucd --ucd.uncertainty false")
+    of_all = planned(
+        capsys, "shapes/4-2/overlapped", "--seeds", "1", "--methods", "cd+ucd", "--ucd.uncertainty", "false"
+    )
+    file = tmp_path / "mine.yaml"
+    file.write_text("protocol: shapes/4-2/overlapped\nucd: {uncertainty: false}")
+    assert len(own) == len(of_all) == len(planned(capsys, str(file), "--seeds", "1", "--methods", "cd+ucd")) == 1
+
+
 def test_a_preset_is_for_all_or_for_one(capsys: pytest.CaptureFixture[str]) -> None:
     both = planned(capsys, "voc/15-1/overlapped", "--seeds", "1", "--methods", "mib", "mib+ucd", "--preset", "kd-100")
     assert [options["--preset"] for _, options in both] == ["kd-100"] * 2

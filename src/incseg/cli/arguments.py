@@ -62,18 +62,28 @@ def is_setting(word: str) -> bool:
     return word.startswith("--") and "." in word.partition("=")[0]
 
 
+def _owners(words: Sequence[str]) -> set[str]:
+    """The sections whose settings are among the words, hyphened."""
+    return {_hyphened(word.removeprefix("--").partition(".")[0]) for word in words if is_setting(word)}
+
+
+def _hyphened(name: str) -> str:
+    """A name as help shows it: - and _ are the same to whoever writes it."""
+    return name.replace("_", "-")
+
+
 def read_arguments(command: Callable[..., None], words: Sequence[str], program: str) -> dict[str, Any]:
     """What to call a command with; of the settings only those that were written, so that a recipe's others stand."""
     sections = _run_sections(DEFAULT) if settings_shown(command) else {}
-    named = {word.removeprefix("--").partition(".")[0] for word in words if is_setting(word)}
-    if sections and not named <= set(sections):  # of methods, which import PyTorch
+    if sections and not _owners(words) <= set(sections):  # of methods, which import PyTorch
         return without_torch(lambda: _read(command, words, program, {**_method_sections(), **sections}))
     return _read(command, words, program, sections)
 
 
 def _read(command: Callable[..., None], words: Sequence[str], program: str, sections: Sections) -> dict[str, Any]:
     _check_options(command, words, _names(sections))
-    written = {owner: section for owner, section in sections.items() if any(w.startswith(f"--{owner}.") for w in words)}
+    owners = _owners(words)
+    written = {owner: section for owner, section in sections.items() if _hyphened(owner) in owners}
     arguments = _parse(_collector(command, written), words, program)  # tyro takes its time for every section
     if sections:
         arguments["settings"] = {owner: values for owner, values in arguments.get("settings", {}).items() if values}
@@ -128,13 +138,13 @@ def _names(sections: Sections) -> list[str]:
 def _check_options(command: Callable[..., None], words: Sequence[str], names: Sequence[str]) -> None:
     """Refuse options that do not exist, and settings without a value; tyro finds whatever else is wrong."""
     declared = inspect.signature(command).parameters.items()
-    parameters = {f"--{name}".rstrip("_").replace("_", "-"): p for name, p in declared}  # from_: a word of Python's
+    parameters = {_hyphened(f"--{name}".rstrip("_")): p for name, p in declared}  # from_: a word of Python's
     parameters.pop("--settings", None)
-    settings = [f"--{name}".replace("_", "-") for name in names]
+    settings = [_hyphened(f"--{name}") for name in names]
     single = {*settings, *(option for option, parameter in parameters.items() if _takes_one_value(parameter))}
     for word, following in itertools.pairwise([*words, "--"]):
         name, equals, value = word.partition("=")
-        option = name.replace("_", "-")
+        option = _hyphened(name)
         if name.startswith("--") and len(name) > 2 and option not in (*parameters, *settings):
             raise _unknown(option, [*parameters, *settings])
         if option in single and name.startswith("--") and not (value if equals else _value_in(following)):
@@ -228,7 +238,7 @@ def _setting_type(section: type[Section], name: str, field: FieldInfo, default: 
 def _with_plain_errors(name: str, annotation: Any) -> Any:
     """A command's own option as it is declared; one for a number or a choice says in plain words what it takes."""
     declared = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
-    option = f"--{name.replace('_', '-')}"
+    option = _hyphened(f"--{name}")
     optional = get_args(declared) if NoneType in get_args(declared) else ()  # tyro would offer 'None' too
     choices = next((get_args(kind) for kind in optional if get_origin(kind) is Literal), ())
 

@@ -2,6 +2,7 @@
 
 import re
 import socket
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,19 +16,21 @@ from incseg.without_torch import without_torch
 
 if TYPE_CHECKING:
     from incseg.datasets import Source
+    from incseg.study.comparison_plan import Entrant
 
 HIGHEST_PORT = 65535
 DEVICES = re.compile(r"auto|cpu|mps|(cuda|xpu|hpu)(:\d+)?")
 
 
-def refuse_methods(*texts: str) -> None:
-    """Refuse sums that cannot be."""
+def refuse_methods(
+    recipes: Sequence[str], read_entrants: "Callable[[], Sequence[Entrant]]", settings: Layer, *, trust: bool
+) -> None:
+    """Refuse sums that cannot be with their settings: those of a recipe, those for all methods, and their own."""
 
     def check() -> None:
-        from incseg.methods import parse
+        from incseg.study.comparison_plan import check_methods
 
-        for text in texts:
-            parse(text)
+        check_methods(recipes, read_entrants(), settings, trust=trust)
 
     without_torch(check)
 
@@ -44,12 +47,21 @@ def refuse_missing_data(config: RunConfig) -> None:
         protocol.steps(len(source.classes) - 1)
     if config.data.splits is not None:
         check_lists(config.data.splits)
+    _refuse_missing_maps(config.data.saliency)
+
+
+def _refuse_missing_maps(folder: Path | None) -> None:
+    from incseg.datasets.saliency import require_folder
+
+    if folder is not None:
+        require_folder(folder)
 
 
 def refuse_missing_data_of(run: Path, data_root: Path | None) -> None:
-    """The same for the dataset of a run, which may have moved."""
+    """The same for the dataset of a trained run, which may have moved."""
     config = from_yaml(RunFolder(run).config)
-    moved = config.data if data_root is None else config.data.model_copy(update={"root": data_root})
+    data = config.data.after_training
+    moved = data if data_root is None else data.model_copy(update={"root": data_root})
     refuse_missing_data(config.model_copy(update={"data": moved}))
 
 
@@ -107,6 +119,7 @@ def refuse_folders(settings: Layer, **folders: Path | None) -> "dict[str, Source
             raise InputError(f"--{option} {folder} is not a folder; it must hold {LAYOUT}.")
         if folder is not None:
             opened[option] = open_source("folder", folder, DataConfig(**given))
+    _refuse_missing_maps(settings.get("data", {}).get("saliency"))
     return opened
 
 

@@ -1,6 +1,7 @@
 """``incseg list``: methods, protocols, recipes, settings and the tables of the paper, each as a table."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import tyro
@@ -16,7 +17,7 @@ def show_list(what: tyro.conf.Positional[Literal["methods", "protocols", "recipe
     Args:
         what: methods, protocols, recipes, settings or tables.
     """
-    for table in without_torch(TABLES[what]):
+    for table in TABLES[what]():
         Console().show(table)
 
 
@@ -139,7 +140,7 @@ def tables() -> list[Table]:
 
 
 TABLES: dict[str, Callable[[], list[Table]]] = {
-    "methods": methods,
+    "methods": partial(without_torch, methods),  # the only one that imports PyTorch
     "protocols": protocols,
     "recipes": recipes,
     "settings": settings,

@@ -96,17 +96,19 @@ def compare(
     for recipe in recipes:
         load_recipe(recipe, trust=trust)  # refused before PyTorch is imported, if there is none
 
-    refuse_methods(*(parts[0] for _, parts in words))
+    def entrants() -> "list[Entrant]":
+        return [_entrant(text, parts, preset) for text, parts in words]
+
+    refuse_methods(recipes, entrants, settings or {}, trust=trust)
     repetitions = seeds_from(seeds)
     if not dry_run:
         children.import_ahead(share_of_cores(jobs))
 
     from incseg.study.comparison_plan import plan_comparison
 
-    entrants = [_entrant(text, parts, preset) for text, parts in words]
     plan = plan_comparison(
         recipes,
-        entrants,
+        entrants(),
         against=against,
         seeds=repetitions,
         out=out,

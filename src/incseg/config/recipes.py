@@ -190,13 +190,21 @@ def _gather_method_settings(layer: Layer) -> dict[str, Any]:
 
 
 def merge(base: Layer, top: Layer) -> dict[str, Any]:
-    """``base`` with the values of ``top`` in place of its own, section by section."""
-    stale = {name for name, owner in BELONGS_TO.items() if top.get(owner, base.get(owner)) != base.get(owner)}
+    """``base`` with the values of ``top`` in place of its own, section by section.
+
+    A layer that does not name a decoder may have options of it all the same: those of the one in a layer below.
+    """
+    stale = {name for name, owner in BELONGS_TO.items() if _another(base.get(owner), top.get(owner))}
     merged = {name: value for name, value in base.items() if name not in stale}
     for key, value in top.items():
         below = merged.get(key)
         merged[key] = merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
     return merged
+
+
+def _another(below: object, above: object) -> bool:
+    """Whether both name something, and not the same; capitals do not matter."""
+    return None not in (below, above) and str(below).lower() != str(above).lower()
 
 
 def to_yaml(config: RunConfig) -> str:

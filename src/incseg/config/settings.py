@@ -214,7 +214,7 @@ class OptimConfig(Section):
     """SGD with Nesterov momentum and the poly schedule; the defaults are the paper's for VOC."""
 
     epochs: int = Field(default=30, ge=1, le=1_000_000)
-    """Epochs per step."""
+    """Epochs per step; see incremental_epochs."""
     incremental_epochs: int | None = Field(default=None, ge=1, le=1_000_000)
     """Epochs of every later step; none: as many as step 0."""
     batch_size: int = Field(default=24, ge=1)

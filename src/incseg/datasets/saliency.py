@@ -15,7 +15,7 @@ from incseg.datasets.file_split import as_tensor
 from incseg.datasets.scan import in_threads
 from incseg.datasets.source import Source, Split
 from incseg.errors import InputError
-from incseg.images import image_shape, read_saliency
+from incseg.images import read_saliency, saliency_shape
 from incseg.protocol import IGNORE
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ class SalientSplit(Split):
         return self.split.shape(index)
 
     def check(self, index: int) -> None:
-        """The map must have the size of its image, as their headers tell it; a damaged image is not its concern."""
-        given, expected = image_shape(self.map(index), "saliency map"), None
+        """The map must be grey, and of the size of its image; a damaged image is not its concern."""
+        given, expected = saliency_shape(self.map(index)), None
         with suppress(InputError):
             expected = self.shape(index)
         self._require_same_size(index, given, expected or given)
@@ -77,15 +77,20 @@ class SalientSplit(Split):
             )
 
 
+def require_folder(folder: Path) -> None:
+    """Refuse a folder of maps that is not there."""
+    if not folder.is_dir():
+        raise InputError(f"--data.saliency {folder} is not a folder; it must hold a grey PNG per training image.")
+
+
 def require_maps(source: Source, folder: Path) -> None:
-    """Refuse, without decoding, too many classes, no folder, and maps that are missing or of another size."""
+    """Refuse too many classes, no folder, and maps that are missing, not grey or of another size."""
     if len(source.classes) > MOST_CLASSES:
         raise InputError(
             f"--data.saliency is for at most {MOST_CLASSES - 1} classes and background, as ids and maps share a byte, "
             f"and {source.name} has {len(source.classes) - 1}: leave it out."
         )
-    if not folder.is_dir():
-        raise InputError(f"--data.saliency {folder} is not a folder; it must hold a grey PNG per training image.")
+    require_folder(folder)
     split = SalientSplit(source.train, folder)
     missing = [path for path in map(split.map, range(len(split))) if not path.is_file()]
     if missing:

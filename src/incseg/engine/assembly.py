@@ -34,6 +34,7 @@ from incseg.engine.signals import StopRequests
 from incseg.engine.trainer import Trainer
 from incseg.errors import InputError
 from incseg.files import replacing
+from incseg.loading import none_killed
 from incseg.models import Architecture, Segmenter
 from incseg.models.gather import ORIGINAL_STAGES
 from incseg.models.pretrained import load_encoder
@@ -93,6 +94,7 @@ def train(
         _prepared(config, out, console),
         together(config.engine),
         enough_memory(config),
+        none_killed(),
     ):
         trainer = build(config, out, launch(config), console, given)
         trainer.stop = stop

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from incseg.errors import Stopped
+from incseg.system_signals import known_signals
 
 TIME_IS_OVER = "the end of --engine.max-time"
 REASONS = {  # by the name of the signal: Windows has only the first
@@ -19,11 +20,6 @@ REASONS = {  # by the name of the signal: Windows has only the first
     "SIGUSR1": "a request to stop (SIGUSR1)",
     "SIGALRM": TIME_IS_OVER,
 }
-
-
-def known_signals(*names: str) -> list[signal.Signals]:
-    """Those of these signals that this system has."""
-    return [signal.Signals[name] for name in names if name in signal.Signals.__members__]
 
 
 class StopRequests:

@@ -13,7 +13,7 @@ from torch import Tensor
 from incseg.config import RunConfig
 from incseg.curriculum.curriculum import Curriculum, Library
 from incseg.engine.checkpoint import Checkpoint, FinishedStep, Pace
-from incseg.engine.cost import StepClock, seconds_of
+from incseg.engine.cost import StepClock, spent_on
 from incseg.engine.evaluator import (
     number_scored,
     run_result,
@@ -113,7 +113,7 @@ class Trainer:
     def _conclude_first_step(self, step: Step) -> dict[str, Any]:
         """Take the network of another run's step 0, and give it the head of this run's method."""
         self.left_out, self.clock = LeftOut(self._skips, self.journal.say), StepClock()
-        self.clock.continue_from(seconds_of(self.folder, step.index))
+        self.clock.continue_from(**spent_on(self.folder, step.index))
         self.history = self.history[:-1]
         images = self._solve(step)
         if self.fabric.is_global_zero:
@@ -134,11 +134,10 @@ class Trainer:
 
     def _finish(self, step: Step, images: int) -> dict[str, Any]:
         """Score a step and mark it as finished."""
-        learnt = self.clock.seconds
-        entry = self._score(step, images)
+        with self.clock.scoring():
+            entry = self._score(step, images)
         if self.fabric.is_global_zero:
-            spent = {"seconds": self.clock.seconds, "scoring_seconds": self.clock.seconds - learnt}
-            FinishedStep(self.method.memory(), entry, spent).save(self.folder, step.index)
+            FinishedStep(self.method.memory(), entry, self.clock.spent).save(self.folder, step.index)
         self.fabric.barrier()
         return entry
 

@@ -10,7 +10,7 @@ from incseg.loading.batches import (
     stack,
 )
 from incseg.loading.generated import PictureFolder, open_generator
-from incseg.loading.loaders import device_loader, training_loader, whole_loader
+from incseg.loading.loaders import device_loader, none_killed, training_loader, whole_loader
 from incseg.loading.replay import ClassPictures, KeptImages, Replay, ReplayedImages
 from incseg.loading.transforms import CentreCrop, TrainingTransform
 
@@ -31,6 +31,7 @@ __all__ = [
     "batches_per_epoch",
     "device_loader",
     "group_by_size",
+    "none_killed",
     "open_generator",
     "stack",
     "training_loader",

@@ -2,8 +2,10 @@
 
 import gc
 import math
+import re
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
@@ -20,12 +22,14 @@ from incseg.loading.batches import TrainingSet, WholeImages, group_by_size, stac
 from incseg.loading.decoded import DecodedImages, Layout
 from incseg.loading.resampling import Cut
 from incseg.loading.transforms import draw_crop
+from incseg.system_signals import REQUESTS_TO_STOP
 
 Key = TypeVar("Key")
 Sample = TypeVar("Sample")
 Collated = TypeVar("Collated")
 MOST_ATTEMPTS = 100  # so many unreadable images in a row mean that more is wrong than an image
 BATCHES_AT_ONCE = 32  # whose crops are drawn together
+DEATH = re.compile(r"DataLoader worker \(pid")  # how PyTorch begins to say that one is gone, whatever the reason
 
 
 @dataclass(frozen=True)
@@ -173,7 +177,7 @@ def _complete(loader: Iterable[tuple[Collated | None, list[str]]], note: Note | 
 
 
 def _delivered(loader: Iterable[Collated]) -> Iterator[Collated]:
-    """What the processes of a loader read; a sentence if one of them is killed.
+    """What the processes of a loader read.
 
     They begin as copies of this process, and what it has on a GPU is not theirs to free: nothing that exists when they
     begin is collected in them.
@@ -184,9 +188,24 @@ def _delivered(loader: Iterable[Collated]) -> Iterator[Collated]:
     finally:
         gc.unfreeze()
     try:
-        yield from delivered
+        with none_killed():
+            yield from delivered
+    finally:
+        # An error keeps the iterator alive, and Python would wait for its processes at the end: they ignore SIGTERM.
+        getattr(delivered, "_shutdown_workers", lambda: None)()
+
+
+@contextmanager
+def none_killed() -> Iterator[None]:
+    """Say in a sentence that a loading process was killed.
+
+    PyTorch says so where a batch is waited for, or wherever the program is when the system tells it: whoever computes
+    with the batches does so inside too.
+    """
+    try:
+        yield
     except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
+        if not DEATH.match(str(error)):
             raise
         raise TrainingError(
             "a process that loads images was killed, often because the memory is full: try again with fewer of them "
@@ -221,6 +240,5 @@ def _begin_process(worker: int) -> None:  # noqa: ARG001
 
     A scheduler signals all processes of a job; the training process decides when these end.
     """
-    for name in ("SIGTERM", "SIGINT", "SIGUSR1"):
-        if hasattr(signal, name):  # Windows has no SIGUSR1
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    for number in REQUESTS_TO_STOP:
+        signal.signal(number, signal.SIG_IGN)

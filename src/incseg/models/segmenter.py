@@ -194,26 +194,27 @@ def input_statistics(architecture: Architecture) -> tuple[tuple[float, ...], tup
     return (tuple(config.mean), tuple(config.std)) if config is not None else (IMAGENET_MEAN, IMAGENET_STD)
 
 
-def check_network(network: Network) -> None:
-    """Refuse names and options that smp and timm do not have; tells nothing of what fits together."""
+def check_network(network: Network) -> tuple[str, dict[str, Any]]:
+    """Refuse names and options that smp and timm do not have; tells nothing of what fits together.
+
+    Returns the encoder as smp calls it, and the options of the decoder.
+    """
     decoders = {*smp.MODEL_ARCHITECTURES_MAPPING, OURS}
     if network.decoder.lower() not in decoders:
         raise InputError(
             f"'{network.decoder}' is not a decoder: choose from {', '.join(sorted(decoders))}."
             f"{closest(network.decoder, decoders)}"
         )
-    _deeplab_options(network)
-    encoder_name(network.encoder)
+    options, encoder = _deeplab_options(network), encoder_name(network.encoder)
     _refuse_options(network)
+    return encoder, {**options, **network.decoder_options}
 
 
 def _build(architecture: Architecture) -> Any:
-    check_network(architecture)
-    deeplab, encoder = _deeplab_options(architecture), encoder_name(architecture.encoder)
+    encoder, options = check_network(architecture)
     try:
         if architecture.decoder.lower() == OURS:
             return _build_ours(encoder, architecture)
-        options = {**deeplab, **architecture.decoder_options}
         return smp.create_model(architecture.decoder, encoder_name=encoder, encoder_weights=None, classes=1, **options)
     except Exception as error:  # smp and timm raise whatever suits them
         raise InputError(

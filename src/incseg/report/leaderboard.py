@@ -17,9 +17,10 @@ SCORES: dict[str, Callable[[Run], float]] = {
 }
 NOTE = (
     "mIoU (%) after the last step, mean ± standard deviation over the seeds. old: classes of step 0; new: all learnt "
-    "later; +bg: background counted too. minutes: of step 0, which methods may share, and of all later steps together, "
-    "scoring included. kept (MB): the model and what the method remembers beside it, the most that any step leaves to "
-    "the next; + images where images of earlier steps are used again."
+    "later; +bg: background counted too. minutes: of step 0, which methods may share, and of all later steps together; "
+    "of learning alone where a record tells scoring apart, else scoring included. kept (MB): the model and what the "
+    "method remembers beside it, the most that any step leaves to the next; + images where images of earlier steps are "
+    "used again."
 )
 
 
@@ -54,11 +55,11 @@ def _row(runs: Sequence[Run]) -> list[str]:
 
 
 def minutes(runs: Sequence[Run]) -> str:
-    """Mean time of step 0 and of all later steps; a dash where it was not measured."""
+    """Mean time of learning step 0 and all later steps, with scoring where that was not told apart; a dash: unknown."""
     costs = [[run.cost(index) for index in range(len(run.steps))] for run in runs]
     if not all(map(all, costs)):
         return "–"
-    times = [[cost["seconds"] for cost in steps] for steps in costs]
+    times = [[cost["seconds"] - cost.get("scoring_seconds", 0) for cost in steps] for steps in costs]
     first, later = (mean(sum(steps[part]) / 60 for steps in times) for part in (slice(0, 1), slice(1, None)))
     return f"{first:.1f} + {later:.1f}"
 

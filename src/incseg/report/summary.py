@@ -83,7 +83,9 @@ def labelled(runs: Sequence[Run]) -> list[Run]:
 def _differing(siblings: Sequence[Run]) -> set[str]:
     names = {name for run in siblings for name in run.settings}
     differing = {name for name in names if len({str(run.settings.get(name)) for run in siblings}) > 1}
-    return differing - ({"model.weights"} if "model.encoder" in differing else set())  # they come with the encoder
+    chosen = {tuple(str(run.settings.get(name)) for name in ("model.encoder", "model.weights")) for run in siblings}
+    come_with_encoder = len(chosen) == len({encoder for encoder, _ in chosen})
+    return differing - ({"model.weights"} if come_with_encoder else set())
 
 
 def _usual(run: Run) -> dict[str, Any]:

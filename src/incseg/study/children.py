@@ -5,6 +5,7 @@ CUDA, which no copy could use, has begun in it. Elsewhere than on Linux a proces
 copied safely; there every command imports what it needs by itself.
 """
 
+import atexit
 import ctypes
 import multiprocessing
 import os
@@ -13,16 +14,15 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
 
-from incseg.engine.signals import known_signals
+from incseg.system_signals import REQUESTS_TO_STOP, known_signals
 
 IS_LINUX = sys.platform == "linux"
-IMPORTED = ["incseg.study.copied", "incseg.cli", "incseg.engine.assembly", "incseg.report.page"]
-REQUESTS = known_signals("SIGINT", "SIGTERM", "SIGUSR1")  # to stop
+IMPORTED = ("incseg.study.copied", "incseg.cli", "incseg.engine.assembly", "incseg.report.page")
 
 
 def import_ahead(environment: Mapping[str, str]) -> None:
@@ -30,7 +30,7 @@ def import_ahead(environment: Mapping[str, str]) -> None:
     if IS_LINUX:
         from multiprocessing.forkserver import ensure_running  # noqa: PLC0415 - Windows has none
 
-        multiprocessing.set_forkserver_preload(IMPORTED)
+        multiprocessing.set_forkserver_preload(list(IMPORTED))
         with _environment(environment):
             ensure_running()
 
@@ -66,7 +66,7 @@ class Children:
         import_ahead(environment)
         with _environment(environment):
             process.start()
-        self._running.append(process)
+        self._running = [*self._alive, process]  # what has ended is let go of, with its open files
         if self.asked_to_stop:  # while it began
             process.terminate()
         return process
@@ -95,15 +95,17 @@ class Children:
         self.asked_to_stop = True
         for process in self._alive:
             assert process.pid is not None, "it has begun"
-            os.kill(process.pid, number)
+            with suppress(ProcessLookupError):  # it ended just now
+                os.kill(process.pid, number)
 
 
 def _run(words: Sequence[str], log: Path | None, environment: Mapping[str, str], errors_only: bool) -> None:
     """In the new process: what ``python -m incseg WORDS`` does."""
     os.environ.update(environment)
+    _use_threads(environment.get("OMP_NUM_THREADS", ""))
     if IS_LINUX:
         stop_with_parent(signal.SIGTERM)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, REQUESTS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, REQUESTS_TO_STOP)
     if log is not None:
         with log.open("ab") as file:
             os.dup2(file.fileno(), 1)
@@ -113,7 +115,17 @@ def _run(words: Sequence[str], log: Path | None, environment: Mapping[str, str],
     if _cuda_has_begun():
         os.execv(sys.executable, [sys.executable, "-P", "-m", "incseg", *words])
     sys.argv = ["incseg", *words]
-    runpy.run_module("incseg", run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module("incseg", run_name="__main__", alter_sys=True)
+    finally:
+        atexit._run_exitfuncs()  # multiprocessing ends its processes without
+
+
+def _use_threads(number: str) -> None:
+    """Let PyTorch use so many; a copy of a process that has imported it would use as many as that one."""
+    torch = sys.modules.get("torch")
+    if torch is not None and number.isdecimal():  # OpenMP takes lists too, but those are never changed on the way
+        torch.set_num_threads(int(number))
 
 
 def _cuda_has_begun() -> bool:

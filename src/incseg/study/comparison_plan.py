@@ -1,5 +1,6 @@
 """``incseg compare``: from recipes and methods to the runs they need."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,6 +89,12 @@ def plan_comparison(
         run.check()
     _refuse_repeated("run", [str(run.folder) for run in plan.schedule.runs])
     return plan
+
+
+def check_methods(recipes: Sequence[str], entrants: Sequence[Entrant], settings: Settings, *, trust: bool) -> None:
+    """Refuse entrants whose methods cannot be; nothing but names and settings is looked at."""
+    for recipe, entrant in itertools.product(recipes, entrants):
+        _run(recipe, entrant, 0, settings, {}, Path(), trust).check_method()
 
 
 def _run(

@@ -6,7 +6,8 @@ listens waits there until it does, which an ignored one would not.
 
 import signal
 
-from incseg.study.children import REQUESTS, stop_with_parent
+from incseg.study.children import stop_with_parent
+from incseg.system_signals import REQUESTS_TO_STOP
 
 stop_with_parent(signal.SIGKILL)
-signal.pthread_sigmask(signal.SIG_BLOCK, REQUESTS)
+signal.pthread_sigmask(signal.SIG_BLOCK, REQUESTS_TO_STOP)

@@ -79,9 +79,13 @@ class PlannedRun:
         """Whether every step is trained and scored."""
         return RunFolder(self.folder).result.exists() and Run.read(self.folder).is_complete
 
-    def check(self) -> None:
-        """Refuse settings that do not exist, and a folder that holds another experiment."""
+    def check_method(self) -> None:
+        """Refuse methods that cannot be summed, and settings that they do not have."""
         parse(self.config.method, self.config.settings)
+
+    def check(self) -> None:
+        """Refuse the same, and a folder that holds another experiment."""
+        self.check_method()
         existing = RunFolder(self.folder).config
         difference = differing_setting(from_yaml(existing), with_precision(self.config)) if existing.exists() else ""
         if difference:
