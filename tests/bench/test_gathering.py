@@ -14,12 +14,12 @@ def test_the_cost_of_an_extension_is_told_in_forward_passes(monkeypatch: pytest.
     monkeypatch.setattr(gathering, "HEIGHT", 64)
     monkeypatch.setattr(gathering, "WIDTH", 64)
     images_seen = 0
-    features = Segmenter.features
+    body = Segmenter.body
 
-    def counted(segmenter: Segmenter, images: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def counted(segmenter: Segmenter, images: Tensor, **wanted: bool) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         nonlocal images_seen
         images_seen += len(images)
-        return features(segmenter, images)
+        return body(segmenter, images, **wanted)
 
     def images_per_step(steps: Sequence[Step], **_: int) -> list[float]:
         """In place of a clock, which another process can disturb: what each step sends through the network."""
@@ -30,7 +30,7 @@ def test_the_cost_of_an_extension_is_told_in_forward_passes(monkeypatch: pytest.
             counts.append(float(images_seen - before))
         return counts
 
-    monkeypatch.setattr(Segmenter, "features", counted)
+    monkeypatch.setattr(Segmenter, "body", counted)
     monkeypatch.setattr(gathering, "median_milliseconds_in_turns", images_per_step)
     threads = torch.get_num_threads()
     table = benchmark_extend("test_resnet", widths=[32], device="cpu")

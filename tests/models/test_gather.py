@@ -116,6 +116,15 @@ def test_every_network_gives_the_sums_written_out(decoder: str, stages: int) -> 
     assert_sums(gather(segmenter, start, [batch], fit), *twin(segmenter, start, [batch], fit))
 
 
+def test_two_stages_are_seen_of_one_encoder_and_one_beside_the_two_of_the_original() -> None:
+    segmenter = network()
+    assert (feature_layout(segmenter, CLASSES).stages, feature_layout(segmenter, CLASSES).original) == (2, 0)
+    segmenter.keep_original(network().encoder)
+    assert (feature_layout(segmenter, CLASSES).stages, feature_layout(segmenter, CLASSES).original) == (1, 2)
+    unseen = feature_layout(segmenter, CLASSES, original=0)
+    assert (unseen.stages, unseen.original) == (2, 0)
+
+
 @pytest.mark.parametrize(("stages", "original"), [(1, 2), (0, 1), (2, 0)])
 def test_the_original_encoder_gives_features_too(stages: int, original: int) -> None:
     segmenter, batch, fit = network(), batch_of(1), Fit(mirrored=False)
@@ -131,7 +140,7 @@ def test_the_original_encoder_gives_features_too(stages: int, original: int) -> 
 
 
 def test_the_networks_of_this_test_are_as_different_as_it_says() -> None:
-    strides = {name: feature_layout(network(name), CLASSES, width=WIDTH).strides for name in NETWORKS}
+    strides = {name: feature_layout(network(name), CLASSES, stages=1).strides for name in NETWORKS}
     assert strides == {"deeplabv3": (16, 16), "deeplabv3plus": (4, 16), "unet": (1, 32), "fpn": (4, 32)}
 
 

@@ -221,7 +221,7 @@ def _method(config: RunConfig) -> methods.Method:
     if method.solves:
         return method
     original = ORIGINAL_STAGES if config.engine.original_encoder else 0
-    carried = methods.ClosedForm(original=original, carried=True)
+    carried = methods.ClosedForm(stages=None, original=original, carried=True)
     more: list[methods.Part] = [carried] if config.engine.statistics else []
     if config.data.replay is not None and not method.rehearses:
         if method.replays:

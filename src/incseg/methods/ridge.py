@@ -15,6 +15,7 @@ from incseg.methods.part import Context, Part, Weight, default
 from incseg.models import Segmenter
 from incseg.models.closed_form import FeatureLayout, Statistics
 from incseg.models.gather import FRUGAL, GENEROUS, Fit, feature_layout, gather, solved_head
+from incseg.models.pretrained import as_stored
 
 Width = Annotated[int, Field(ge=1, le=16384)]  # A of the largest takes 2 GB
 Ridge = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -31,7 +32,7 @@ class ClosedForm(Part):
     remembers: ClassVar[bool | None] = True
     first_step: ClassVar[str | None] = ""  # the network of step 0 is trained as without it
     width: int | None = None
-    stages: int = 1
+    stages: int | None = 1
     stride: int | None = None
     seed: int = 0
     original: int = 0
@@ -86,6 +87,9 @@ class ClosedForm(Part):
         except InputError as error:
             encoder = None
             context.say(f"the closed-form head sees the trained encoder only: {error}")
+        if encoder is not None:
+            size = sum(as_stored(tensor).nbytes for tensor in encoder.state_dict().values())
+            context.say(f"the model keeps its encoder as it was before training: {size / 1e6:.1f} MB")
         context.student.keep_original(encoder)
 
     def _statistics(self, context: Context) -> Statistics:

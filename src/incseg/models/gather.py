@@ -68,7 +68,7 @@ def feature_layout(
     num_classes: int,
     *,
     width: int | None = None,
-    stages: int = 1,
+    stages: int | None = None,
     original: int = ORIGINAL_STAGES,
     stride: int | None = None,
     seed: int = 0,
@@ -76,7 +76,8 @@ def feature_layout(
 ) -> FeatureLayout:
     """The features of a closed-form head on this network: the embedding and so many of the encoder's last stages.
 
-    ``original`` counts those of the original encoder, where the network keeps it. The width is ``ratio`` times the
+    ``original`` counts those of the original encoder, where the network keeps it; unless ``stages`` is given, it is 1
+    beside those, and 2 where there are none. The width is ``ratio`` times the
     channels of the embedding and the last stage unless it is given, and such that the statistics stay below 70 MB. The
     grid is the network's own at stride 16, and twice as fine where the embedding is finer.
     """
@@ -88,6 +89,7 @@ def feature_layout(
     size = 2 * STRIDE
     embedding, found = _features_of_blank(segmenter, size)
     before, own = (found[: len(found) // 2], found[len(found) // 2 :]) if segmenter.original else ([], found)
+    stages = min(1 if before and original else 2, len(own)) if stages is None else stages
     for wanted in (stages, original):
         if not 0 <= wanted <= len(own):
             raise InputError(f"a head can see 0 to {len(own)} stages of this encoder, not {wanted}.")

@@ -78,11 +78,12 @@ class Segmenter(nn.Module):
         std: Sequence[float] | None = None,
     ):
         super().__init__()
-        whole = torchvision_network(architecture) if architecture.library == "torchvision" else _build(architecture)
+        build = torchvision_network if architecture.library == "torchvision" else _build
+        whole = build(architecture)
         self.architecture = architecture
         self.encoder: nn.Module = whole.encoder
         self.decoder: nn.Module = whole.decoder
-        self.original: nn.Module | None = _build(architecture).encoder if architecture.original else None
+        self.original: nn.Module | None = build(architecture).encoder if architecture.original else None
         if architecture.activation == "leaky":
             for encoder in filter(None, (self.encoder, self.original)):
                 make_leaky(encoder)
