@@ -1,13 +1,12 @@
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from incseg.config import RunConfig
 from incseg.engine.assembly import train
-from incseg.engine.machine import keep_freed_memory
 from incseg.engine.trainer import Trainer
 from incseg.errors import TrainingError
 
@@ -16,18 +15,23 @@ TENSORS, PAGES = 20, 4096  # each tensor has 16 MB, which are that many pages of
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only glibc is told to keep memory")
 def test_freed_memory_is_kept_for_the_next_iteration() -> None:
-    """Pages that the system maps anew are counted; without, every tensor takes all of its own anew."""
-    import resource
+    """Pages that the system maps anew are counted; without, every tensor takes all of its own anew.
 
-    def mapped_by_tensors() -> int:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        together = [torch.ones(PAGES * 1024) for _ in range(TENSORS)]
-        del together
-        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-    keep_freed_memory()
-    mapped_by_tensors()
-    assert mapped_by_tensors() < TENSORS * PAGES / 4
+    In a process of its own: what other tests have left in this one decides where its tensors fit.
+    """
+    program = (
+        "import resource, torch; from incseg.engine.machine import keep_freed_memory\n"
+        "def mapped_by_tensors():\n"
+        "    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        f"    together = [torch.ones({PAGES} * 1024) for _ in range({TENSORS})]\n"
+        "    del together\n"
+        "    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before\n"
+        "keep_freed_memory()\n"
+        "print(mapped_by_tensors(), mapped_by_tensors())"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    first, second = map(int, ended.stdout.split())
+    assert second < TENSORS * PAGES / 4 < first
 
 
 def test_a_loading_process_killed_during_an_iteration_is_told_in_a_sentence(
