@@ -96,6 +96,8 @@ class View:
     relabelled: Tensor | None = None
     enlarge: Callable[[CoarseLogits], Scores] = interpolate
     """How logits are prepared for losses at the size of the image; kernels take them as they are."""
+    fused: bool = False
+    """Whether a loss may be computed by kernels of our own, where there are some."""
     computed_in: torch.dtype = torch.float32
     """The type in which the network computed its features: a loss whose kernels take that may do so too."""
     derived: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)

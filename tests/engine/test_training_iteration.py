@@ -39,6 +39,24 @@ def test_a_batch_in_pieces_has_the_gradients_of_the_whole(
         torch.testing.assert_close(pieces, whole, rtol=1e-4, atol=1e-6)
 
 
+def test_a_finite_penalty_does_not_hide_a_loss_that_is_not(
+    quick_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = quick_config("ewc", engine={"accelerator": "cpu"})
+    trainer = build(config, tmp_path, launch(config))
+    trainer.prepare(trainer.curriculum.steps[0])
+    run = trainer.prepare(trainer.curriculum.steps[1])
+    before = [value.clone() for value in trainer.student.parameters()]
+    losses = type(trainer.method).losses
+    monkeypatch.setattr(
+        type(trainer.method),
+        "losses",
+        lambda method, view: {name: value + torch.inf for name, value in losses(method, view).items()},
+    )  # its gradient is finite
+    trainer.iterations.train_on(run, next(iter(trainer.data.batches(run.step, run.images, epochs=1))), 0)
+    assert all(torch.equal(one, other) for one, other in zip(before, trainer.student.parameters(), strict=True))
+
+
 def test_activations_computed_again_change_nothing(quick_config: MakeConfig, tmp_path: Path) -> None:
     def run(recompute: bool) -> list[Any]:
         config = quick_config("mib", engine={"accelerator": "cpu", "recompute": recompute})

@@ -71,6 +71,18 @@ def test_prototypes_are_running_means_over_batches_and_matching_holds_old_classe
     assert old.tolist() == pytest.approx(prototypes[1], rel=1e-5)
 
 
+def test_a_bad_iteration_leaves_prototypes_as_they_were_also_where_classes_join() -> None:
+    method = methods.parse("sdr")
+    part = next(part for part in method.parts if isinstance(part, Prototypes))
+    for bad, step in ((True, FIRST), (False, FIRST), (True, FIRST), (True, SECOND)):
+        kept = dict(part.memory)
+        method.observe(make_view(step, 1), STUDENT, torch.tensor(float(bad)))
+        if bad:
+            assert part.memory.keys() == kept.keys()
+            assert all(torch.equal(part.memory[key], kept[key]) for key in kept)
+    assert part.memory["sums"].shape == (3, 5)
+
+
 def test_the_classes_of_the_ground_truth_go_to_their_running_prototypes_and_apart() -> None:
     part, earlier, view = Prototypes(1.0, 1.0, 1.0), make_view(SECOND, 5), make_view(SECOND, 4)
     part.observe(earlier, STUDENT)

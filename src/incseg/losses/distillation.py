@@ -1,13 +1,10 @@
 """Distillation: keep the outputs and features of the student close to the teacher's."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from incseg.losses.coarse import is_fused, teacher_losses
-from incseg.losses.feature_maps import mean_norm
 from incseg.protocol import BACKGROUND, IGNORE
 from incseg.upsampling import Scores, full_size
 
@@ -151,55 +148,6 @@ def _old_classes(student_logits: Scores, teacher_logits: Scores) -> int:
             "a student's classifier only grows"
         )
     return teacher_logits.shape[1]
-
-
-SCALES = (1, 2, 4)
-
-
-def local_pod(features: Tensor, scales: Sequence[int] = SCALES) -> Tensor:
-    """Width- and height-pooled activations in windows of every scale (PLOP; UCD above eq. 18).
-
-    At scale s the map is cut into s×s windows of ⌊h/s⌋×⌊w/s⌋; in each, the mean over its width and the mean over its
-    height are kept. Rows and columns left over by the division are not used, as in the published code.
-
-    Args:
-        features: (B, D, h, w) float.
-        scales: how many windows per side; scales finer than the map are left out.
-
-    Returns:
-        (B, L) all pooled values, concatenated.
-    """
-    fitting = [scale for scale in scales if scale <= min(features.shape[-2:])]
-    finest = max(fitting)
-    if all(side % finest == 0 for side in features.shape[-2:]) and all(finest % scale == 0 for scale in fitting):
-        across, down = _strips(features, finest)  # the map is read once: coarser means are means of these
-        strips = [(across.unflatten(3, (s, -1)).mean(dim=4), down.unflatten(2, (s, -1)).mean(dim=3)) for s in fitting]
-    else:
-        strips = [_strips(features, scale) for scale in fitting]
-    return torch.cat([strip.flatten(1) for pair in strips for strip in pair], dim=1)
-
-
-def _strips(features: Tensor, scale: int) -> tuple[Tensor, Tensor]:
-    """Means over the width of windows, (B, D, h', scale), and over their height, (B, D, scale, w')."""
-    rows, columns = (side // scale for side in features.shape[-2:])
-    windows = features[..., : rows * scale, : columns * scale]
-    return windows.unflatten(3, (scale, columns)).mean(dim=4), windows.unflatten(2, (scale, rows)).mean(dim=3)
-
-
-def pod_distance(student: Tensor, teacher: Tensor, scales: Sequence[int] = SCALES) -> Tensor:
-    """``1/B Σ_b ‖Φ(f_b²) − Φ(t_b²)‖₂`` with Φ = local POD, as PLOP's code has it (UCD eq. 18 squares the norm).
-
-    The published factors belong to the norm itself, so that is what is computed.
-
-    Args:
-        student: (B, D, h, w) float.
-        teacher: the same shape; no gradient flows into it.
-        scales: windows per side.
-
-    Returns:
-        A scalar; 0 where the maps agree (with zero gradient), and for an empty batch.
-    """
-    return mean_norm(local_pod(student.square(), scales) - local_pod(teacher.detach().square(), scales))
 
 
 def merge_new_into_background(logits: Tensor, old_classes: int) -> Tensor:

@@ -9,7 +9,11 @@ from torch.nn import functional as F
 
 def mean_norm(gap: Tensor) -> Tensor:
     """``1/B Σ_b ‖x_b‖₂`` of (B, …) float; a scalar, 0 for an empty batch."""
-    square = gap.square().flatten(1).sum(dim=1)
+    return mean_root(gap.square().flatten(1).sum(dim=1))
+
+
+def mean_root(square: Tensor) -> Tensor:
+    """``1/B Σ_b √q_b`` of (B,) squares; 0 for an empty batch."""
     # The norm has no gradient at 0; where the maps agree it is taken as 0.
     norm = torch.where(square > 0, square.where(square > 0, 1).sqrt(), 0)
     return norm.sum() / max(len(norm), 1)

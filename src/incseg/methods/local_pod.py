@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -91,7 +92,8 @@ class LocalPod(LossTerm):
 
     def losses(self, view: View) -> dict[str, Tensor]:
         """``√(C/C_new) · 1/6 Σ_l λ_l ‖Φ_l − Φ'_l‖``; background counts in C, as in PLOP's code."""
-        return {"pod": weighted_maps(view, losses.pod_distance, self.weight, self.logits_weight)}
+        distance = partial(losses.pod_distance, fused=view.fused)
+        return {"pod": weighted_maps(view, distance, self.weight, self.logits_weight)}
 
 
 def weighted_maps(

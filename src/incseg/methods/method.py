@@ -178,11 +178,11 @@ class Method:
     ) -> View:
         """What the losses are computed from; every relabelling part starts from the targets of the one before it.
 
-        ``fused``: losses at the size of the image may avoid that size; see :func:`incseg.losses.enlarge`.
-        ``computed_in``: see :class:`View`.
+        ``fused``: kernels may compute the losses, those at the size of the image without ever having that size; see
+        :func:`incseg.losses.enlarge`. ``computed_in``: see :class:`View`.
         """
         enlarge = partial(losses.enlarge, fused=fused)
-        view = View(batch, student, teacher, step, enlarge=enlarge, computed_in=computed_in)
+        view = View(batch, student, teacher, step, enlarge=enlarge, fused=fused, computed_in=computed_in)
         for part in self.parts:
             targets = part.relabel(view)
             view = view if targets is None else replace(view, relabelled=targets)
@@ -203,10 +203,15 @@ class Method:
                     terms[name] = value
         return terms
 
-    def observe(self, view: View, student: Segmenter) -> None:
-        """Call ``observe`` of every part."""
+    def observe(self, view: View, student: Segmenter, wrong: Tensor) -> None:
+        """Call ``observe`` of every part; none remembers anything of an iteration that went wrong.
+
+        ``wrong``: (), above 0 if a loss or a gradient is not finite. It is looked at on the device, without waiting.
+        """
         for part in self.parts:
+            before = dict(part.memory)
             part.observe(view, student)
+            part.memory = _unless(wrong, before, part.memory)
 
     def add_penalty_gradients(self, student: Segmenter) -> dict[str, Tensor]:
         """Add the gradients of all penalties to ``.grad``, and return the penalties by name.
@@ -279,3 +284,16 @@ def _refuse_two_replays(parts: Sequence[Part]) -> None:
     if len(parts) > 1:
         first, second = parts[:2]
         raise InputError(f"'{first.origin}' and '{second.origin}' cannot be summed: both replay images; keep one.")
+
+
+def _unless(wrong: Tensor, before: dict[str, Tensor], after: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What is remembered after an iteration; what was before it if something was wrong."""
+    changed = {key: value for key, value in after.items() if value is not before.get(key)}
+    known = {key: before[key] for key in changed if key in before}
+    if all(key in known and _alike(known[key], value, wrong.device) for key, value in changed.items()):
+        return after | {key: torch.where(wrong > 0, known[key], value) for key, value in changed.items()}
+    return before if wrong.item() else after  # something new: mostly in the first iteration of a step
+
+
+def _alike(one: Tensor, other: Tensor, device: torch.device) -> bool:
+    return one.shape == other.shape and one.device == other.device == device

@@ -127,7 +127,11 @@ class Part:
         return None
 
     def observe(self, view: View, student: Segmenter) -> None:
-        """After backward and before the optimizer: gradients are those of the loss terms, without penalties."""
+        """After backward and before the optimizer: gradients are those of the loss terms, without penalties.
+
+        They may not be finite; what is put into ``memory`` is then dropped. So replace tensors there, and never change
+        them in place.
+        """
 
     def end(self, context: Context) -> None:
         """After a step, step 0 included."""

@@ -141,8 +141,9 @@ class PathIntegral(ImportancePenalty):
         """``ω += g (θ_last − θ)``."""
         names, parameters, gradients = self.with_gradients(student)
         last, path = ([self.memory[f"{kind}/{name}"] for name in names] for kind in ("last", "path"))
-        torch._foreach_addcmul_(path, gradients, torch._foreach_sub(last, parameters))
-        torch._foreach_copy_(last, parameters)
+        saved = torch._foreach_addcmul(path, gradients, torch._foreach_sub(last, parameters))
+        self.memory |= {f"path/{name}": value for name, value in zip(names, saved, strict=True)}
+        self.memory |= {f"last/{name}": value.clone() for name, value in zip(names, parameters, strict=True)}
 
     def end(self, context: Context) -> None:
         """Turn the path into a score on top of earlier ones."""

@@ -3,15 +3,13 @@
 As for contrastive distillation: on a GPU where there is one, else in a process of its own through Triton's interpreter.
 """
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
+
+from interpreter import DEVICE, INTERPRETED, needs_gpu, only_elsewhere, passes_in_the_interpreter, runs_kernels
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
@@ -21,15 +19,6 @@ from incseg.losses import CoarseLogits
 from incseg.losses.coarse import choice, is_fused
 from incseg.protocol import steps
 from incseg.upsampling import Scores, interpolate
-
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-ON_GPU = torch.cuda.is_available() and not INTERPRETED
-DEVICE = "cuda" if ON_GPU else "cpu"
-
-runs_kernels = pytest.mark.skipif(
-    not (INTERPRETED or ON_GPU), reason="no CUDA device here: test_in_the_interpreter runs this in its own process"
-)
-needs_gpu = pytest.mark.skipif(not ON_GPU, reason="needs a CUDA device")
 
 
 @pytest.fixture(autouse=True)
@@ -258,16 +247,6 @@ def test_no_synchronisation_equal_bits_and_little_memory(name: str) -> None:
     assert torch.cuda.max_memory_allocated() - before < one_map / 10
 
 
-@pytest.mark.skipif(torch.cuda.is_available() or INTERPRETED, reason="the kernels run here")
+@only_elsewhere
 def test_in_the_interpreter() -> None:
-    """Every test above that a GPU is not needed for, in a process whose Triton interprets."""
-    found = subprocess.run(
-        [sys.executable, "-m", "pytest", "-qx", "--noconftest", "-p", "no:cacheprovider", __file__],
-        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert found.returncode == 0, found.stdout[-3000:]
-    assert " passed" in found.stdout
+    passes_in_the_interpreter(__file__)

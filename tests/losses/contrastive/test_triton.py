@@ -5,27 +5,16 @@ process of their own, whose environment asks for the interpreter; that process r
 """
 
 import itertools
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from interpreter import DEVICE, needs_gpu, only_elsewhere, passes_in_the_interpreter, runs_kernels
+
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from contrast_cases import Case, in_float64, relative_error, run
-
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-ON_GPU = torch.cuda.is_available() and not INTERPRETED
-DEVICE = "cuda" if ON_GPU else "cpu"
-
-runs_kernels = pytest.mark.skipif(
-    not (INTERPRETED or ON_GPU), reason="no CUDA device here: test_in_the_interpreter runs this in its own process"
-)
-needs_gpu = pytest.mark.skipif(not ON_GPU, reason="needs a CUDA device")
 
 # What float16 products may add to eager's own error, for the value and for the gradient; float32 keeps its accuracy.
 ALLOWANCE = {torch.float32: (3e-6, 5e-6), torch.float16: (1e-3, 3e-3), torch.bfloat16: (1e-3, 3e-3)}
@@ -209,22 +198,12 @@ def test_no_synchronisation_and_equal_bits() -> None:
     assert torch.equal(first[1], again[1])
 
 
-@pytest.mark.skipif(torch.cuda.is_available() or INTERPRETED, reason="the kernels run here")
+@only_elsewhere
 def test_in_the_interpreter() -> None:
-    """Every test above that a GPU is not needed for, in a process whose Triton interprets."""
-    found = subprocess.run(
-        [sys.executable, "-m", "pytest", "-qx", "--noconftest", "-p", "no:cacheprovider", __file__],
-        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert found.returncode == 0, found.stdout[-3000:]
-    assert " passed" in found.stdout
+    passes_in_the_interpreter(__file__)
 
 
-@pytest.mark.skipif(torch.cuda.is_available() or INTERPRETED, reason="the kernels run here")
+@only_elsewhere
 def test_asking_for_triton_without_a_gpu_is_answered_with_a_sentence() -> None:
     with pytest.raises(ValueError, match="needs CUDA tensors and the anchors are on cpu"):
         run(case(6, 4, 8, None), backend="triton")

@@ -1,13 +1,12 @@
 """Which logits a loss is given, and whether kernels take them as they are."""
 
-import warnings
 from functools import cache
 from typing import TypeGuard
 
 import torch
 
 from incseg.losses.coarse.fused import read_pixels
-from incseg.losses.triton_support import runs_triton
+from incseg.losses.triton_support import builds, runs_triton
 from incseg.upsampling import CoarseLogits, Scores, interpolate
 
 # Pixels per node from which on the image is worth avoiding; below, it is hardly larger than the grid.
@@ -37,11 +36,5 @@ def is_fused(scores: Scores) -> TypeGuard[CoarseLogits]:
 
 @cache
 def _compiles(device: torch.device) -> bool:
-    """Whether Triton can build kernels for a device; it needs a C compiler, among other things. If not, say so once."""
-    try:
-        read_pixels(CoarseLogits(torch.zeros(1, 1, 1, 1, device=device), (1, 1)), "probability")
-    except Exception as error:  # whatever keeps a compiler from working
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        warnings.warn(f"losses are computed without fused kernels, since Triton fails here ({reason})", stacklevel=2)
-        return False
-    return True
+    example = CoarseLogits(torch.zeros(1, 1, 1, 1, device=device), (1, 1))
+    return builds(lambda: read_pixels(example, "probability"), "losses are computed without fused kernels")
