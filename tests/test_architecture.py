@@ -34,7 +34,7 @@ ALLOWED = {
     "paper": {"study"},
     "report": {"paper", "datasets"},
     "bench": {"losses", "models", "engine", "curriculum", "loading", "datasets"},
-    "cli": {"engine", "deploy", "report", "study", "paper", "bench", "methods", "curriculum", "datasets"},
+    "cli": {"engine", "deploy", "report", "study", "paper", "bench", "methods", "curriculum", "models", "datasets"},
     "__main__": {"cli"},
 }
 

@@ -20,6 +20,8 @@ MODULE = """
 import nothing_at_all.inside as absent
 from nothing_at_all import Base
 
+assert absent.Same is absent.Same
+
 class Derived(Base[int], absent.deeper.Other):
     @absent.decorated
     @absent.decorated_with(1)

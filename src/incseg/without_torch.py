@@ -6,6 +6,7 @@ which every name of PyTorch stands for nothing, and the very code that would ref
 words.
 """
 
+import gc
 import importlib.abc
 import os
 import pickle
@@ -22,24 +23,19 @@ from typing import Any, TypeVar
 from incseg.errors import InputError
 from incseg.registry import METHODS
 
-TORCH = ("torch", "torchvision", "wandb")  # the last because timm imports it, wherever it is installed
-NETWORKS = ("timm", "segmentation_models_pytorch")  # they know the names of encoders and decoders
+ABSENT = ("torch", "torchvision", "huggingface_hub", "wandb")  # the last two because timm imports them
 Answer = TypeVar("Answer")
 
 
-def without_torch(find: Callable[[], Answer], *, networks: bool = False) -> Answer:
+def without_torch(find: Callable[[], Answer]) -> Answer:
     """What a function returns or refuses. Where it cannot do so without PyTorch, PyTorch is imported and it runs here.
 
     It must change nothing, as it runs in another process; what it returns is pickled. Methods of other packages are
     never imported without PyTorch, since what they do with it is not known.
-
-    Args:
-        find: the function.
-        networks: whether it asks for encoders or decoders, whose packages are absent too if not.
     """
     if "torch" in sys.modules or not hasattr(os, "fork") or entry_points(group=METHODS):
         return find()
-    outcome = _in_a_copy(find, TORCH if networks else (*TORCH, *NETWORKS))
+    outcome = _in_a_copy(find, ABSENT)
     if isinstance(outcome, InputError):
         raise outcome
     return find() if outcome is None else outcome[0]
@@ -63,6 +59,7 @@ def _in_a_copy(find: Callable[[], Answer], absent: Sequence[str]) -> tuple[Answe
 
 
 def _outcome(find: Callable[[], Answer], absent: Sequence[str]) -> tuple[Answer] | InputError:
+    gc.disable()  # looking for garbage among thousands of new classes takes longer than the copy lives
     silence = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(silence, stream)
@@ -93,7 +90,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 class _StandInModule(ModuleType):
     def __getattr__(self, name: str) -> "_AnyName":
-        return _stand_in(name)
+        self.__dict__[name] = made = _stand_in(name)  # once: thousands of classes are derived from nn.Module
+        return made
 
 
 class _AnyName(ABCMeta):

@@ -68,7 +68,7 @@ def outcomes():
     import torch
     from incseg.config import Network
     from incseg.methods import describe_methods, parse
-    from incseg.models.segmenter import check_network
+    from incseg.models.building import check_network
 
     def outcome(find):
         try:
@@ -89,6 +89,18 @@ def outcomes():
     ):
         found[str(network)] = outcome(lambda: check_network(Network(**network)))
     return found
+"""
+FOUND = """
+import json, sys
+from incseg.without_torch import without_torch
+
+def found_after(modules):  # packages of others in the copy that imports modules of ours, and whether each is real
+    for module in modules:
+        __import__(module)
+    names = ("timm", "segmentation_models_pytorch", "huggingface_hub")
+    return {name: getattr(sys.modules[name], "__file__", None) is not None for name in names if name in sys.modules}
+
+print(json.dumps(without_torch(lambda: found_after(sys.argv[1:]))))
 """
 PROGRAM = f"""
 import json, sys
@@ -129,9 +141,26 @@ def test_refusals_import_nothing_that_is_slow(place: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("modules", "expected"),
+    [
+        (["incseg.engine.method_check", "incseg.engine.first_step", "incseg.study.comparison_plan"], {}),
+        (["incseg.models.building"], {"timm": True, "segmentation_models_pytorch": True, "huggingface_hub": False}),
+    ],
+    ids=["methods", "networks"],
+)
+def test_what_refuses_a_name_imports_only_the_packages_that_know_it(
+    modules: list[str], expected: dict[str, bool], tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FOUND, *modules], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    assert json.loads(done.stdout) == expected
+
+
 def test_methods_and_networks_are_refused_in_the_same_words_without_pytorch(place: Path) -> None:
     program = f"{OUTCOMES}import json; from incseg.without_torch import without_torch; "
-    program += "print(json.dumps(without_torch(outcomes, networks=True)))"
+    program += "print(json.dumps(without_torch(outcomes)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=place, check=True)
     here: dict[str, Any] = {}
     exec(OUTCOMES, here)

@@ -14,7 +14,7 @@ from command_line import run
 from incseg.deploy.import_model import from_smp, from_torchvision
 from incseg.deploy.model import open_model
 from incseg.errors import InputError
-from incseg.models.segmenter import IMAGENET_MEAN, IMAGENET_STD
+from incseg.models.building import IMAGENET_MEAN, IMAGENET_STD
 
 CLASSES = ("background", "cat", "dog")
 

@@ -121,6 +121,7 @@ def test_the_table_has_a_column_per_step_and_dashes_for_what_is_not_known_yet(
     assert "<th>step 0</th><th>step 1</th>" in table
     row = next(row for row in table.split("<tr") if "triangle" in row)
     assert "<td>–</td><td>" in row
+    assert "<div class='scrolled'><table" in table, "many models are wider than a phone"
 
 
 def test_a_scale_far_from_training_is_told_on_the_page(tiny_model: Model, noise: Image.Image) -> None:
@@ -159,7 +160,9 @@ def test_the_page_answers_on_this_machine_only(page: Any, noise: Image.Image, tm
 
 
 @needs_gradio
-def test_an_upload_that_cannot_be_read_is_explained(page: Any, noise: Image.Image, tmp_path: Path) -> None:
+def test_an_upload_that_cannot_be_read_is_explained(
+    page: Any, noise: Image.Image, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     from gradio_client import Client, handle_file
     from gradio_client.exceptions import AppError
 
@@ -170,6 +173,7 @@ def test_an_upload_that_cannot_be_read_is_explained(page: Any, noise: Image.Imag
     for name, sentence in (("cut", "this image cannot be read .*is the file complete"), ("text", "is not an image")):
         with pytest.raises(AppError, match=sentence):
             client.predict(handle_file(tmp_path / f"{name}.png"), api_name="/look")
+    assert "Traceback" not in capfd.readouterr().err, "nothing went wrong with the server"
 
 
 @needs_gradio

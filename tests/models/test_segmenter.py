@@ -5,7 +5,6 @@ import torch
 from timm.layers.norm_act import convert_sync_batchnorm
 
 from conftest import coloured_patches, decided
-from incseg.errors import InputError
 from incseg.models import Architecture, Segmenter
 
 SMALL = Architecture(encoder="test_resnet", decoder_options={"decoder_channels": 16})
@@ -61,21 +60,6 @@ def test_normalisation_is_that_of_the_encoders_weights() -> None:
     white = torch.full((1, 3, 1, 1), 255, dtype=torch.uint8)
     assert plain.normalise(white).flatten().tolist() == pytest.approx([2.2489, 2.4286, 2.64], abs=1e-3)
     assert lite.normalise(white).flatten().tolist() == pytest.approx([1, 1, 1])
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"encoder": "resnet_18"}, "not an encoder"),
-        ({"decoder": "deeplabv4"}, "Did you mean 'deeplabv3'"),
-        ({"encoder": "test_resnet", "output_stride": 4}, "8 or 16, not 4"),
-        ({"encoder": "test_resnet", "decoder_options": {"colour": 1}}, "has no option 'colour'"),
-        ({"encoder": "test_resnet", "decoder_options": {"decoder_channels": "many"}}, "cannot be built"),
-    ],
-)
-def test_what_cannot_be_built_is_said(changes: dict[str, object], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        Segmenter(Architecture.model_validate(changes), [2])
 
 
 @pytest.mark.parametrize("head", ["softmax", "sigmoid"])

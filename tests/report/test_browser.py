@@ -243,6 +243,9 @@ def test_tables_are_whole_on_a_phone(tmp_path: Path, open_page: OpenPage) -> Non
     boxes = page.locator(".scroll:visible")
     assert boxes.count() == 8
     assert boxes.evaluate_all("all => all.filter((box) => box.scrollWidth > box.clientWidth).length") == 0
+    heads = page.locator(".scroll tbody th:visible")
+    assert "without background" in heads.all_inner_texts()
+    assert heads.evaluate_all("all => all.filter((head) => head.scrollWidth > head.clientWidth).length") == 0, "cut off"
     first = page.locator("#summary td[data-label='1-5']").first
     assert first.evaluate("cell => getComputedStyle(cell, '::before').content") == '"1-5 "'
     bar, number = page.locator(".bar svg").first.bounding_box(), page.locator(".bar span").first.bounding_box()
@@ -300,6 +303,11 @@ def test_it_follows_the_system_and_a_button_overrules_it(report: Path, open_page
     page.locator("#theme").click()
     assert page.locator("#theme").inner_text() == "theme: light"
     assert brightness(page, "chosen") > 180
+
+
+def test_names_above_the_confusion_matrix_are_turned_in_any_script(report: Path, open_page: OpenPage) -> None:
+    first = open_page(report).locator("#confusion-table thead span").first  # else Chinese would stand on its head
+    assert first.evaluate("span => getComputedStyle(span).textOrientation") == "sideways"
 
 
 def test_names_from_outside_appear_as_they_are(report: Path, open_page: OpenPage) -> None:

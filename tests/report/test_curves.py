@@ -58,3 +58,12 @@ def test_a_line_cut_short_and_a_step_not_scored_are_left_out(folder: Path) -> No
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": "step 2", "itera')
     assert max(y for _, y in loss_curves(run)["segmentation"] if not math.isnan(y)) == 2.0
+
+
+def test_classes_that_were_not_measured_get_no_chart(folder: Path) -> None:
+    result = json.loads((folder / "result.json").read_text())
+    for step in result["steps"]:
+        step["iou"] |= dict.fromkeys(result["steps"][0]["new_classes"])
+    (folder / "result.json").write_text(json.dumps(result))
+    (panel,) = miou_over_steps([Run.read(folder)])
+    assert panel.title.startswith("mIoU of all classes so far")

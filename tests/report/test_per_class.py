@@ -49,3 +49,10 @@ def test_what_rounds_to_zero_is_neither_a_loss_nor_a_gain(runs: list[Run]) -> No
         ("0.0", 0.0, False), ("-0.1", 0.1, True), ("0.0", 0.0, False)
     ]  # fmt: skip
     assert "-0.0" not in render([run]), "anywhere on the page"
+
+
+def test_where_no_earlier_class_was_measured_the_page_says_so(runs: list[Run]) -> None:
+    nothing = {"classes": {NAMES[1]: None, NAMES[2]: None}, "mean": None}
+    run = replace(runs[1], result=runs[1].result | {"forgetting": nothing})
+    assert forgetting([run]) == []
+    assert "cannot be told what was forgotten" in render([run])

@@ -75,11 +75,15 @@ def refuse_run(config: RunConfig, out: Path, first_step: Path | None) -> None:
         check_weights_file(config.model.weights)
 
     def check() -> None:
-        from incseg.engine.name_checks import check_names
+        from incseg.engine.method_check import check_method
 
-        check_names(config)
+        check_method(config)
 
-    without_torch(check, networks=True)
+        from incseg.models.building import check_network  # only now: timm takes a while, a refusal above should not
+
+        check_network(config.model)
+
+    without_torch(check)
 
 
 def refuse_extension(model: Path, step: int | None, method: str, settings: Layer, *, has_old_images: bool) -> None:
@@ -104,7 +108,7 @@ def refuse_kind(kind: str | None, encoder: str) -> None:
 
         check_kind(kind, encoder)
 
-    without_torch(check, networks=True)
+    without_torch(check)
 
 
 def refuse_folders(settings: Layer, **folders: Path | None) -> "dict[str, Source]":

@@ -21,8 +21,8 @@ from incseg.deploy.model import Model
 from incseg.errors import InputError, closest
 from incseg.hub import fetched
 from incseg.models import Architecture, Segmenter
+from incseg.models.building import NOT_OPTIONS, check_network
 from incseg.models.pretrained import read_state
-from incseg.models.segmenter import NOT_OPTIONS, check_network
 from incseg.models.torchvision_models import NAMES, Parts
 from incseg.run_folder import MODEL_FILE
 

@@ -14,9 +14,9 @@ from incseg.errors import InputError
 
 BUTTONS: list[Any] = ["download", "fullscreen"]  # gradio's third button would publish the image
 STYLE = """
-.areas {width: 100%; border-collapse: collapse}
+.scrolled {overflow-x: auto} .areas {width: 100%; border-collapse: collapse}
 .areas td, .areas th {padding: 2px 10px !important; border: none !important; text-align: right !important}
-.areas td:first-child {text-align: left !important; white-space: nowrap} .areas .none {opacity: 0.35}
+.areas td {white-space: nowrap} .areas td:first-child {text-align: left !important} .areas .none {opacity: 0.35}
 .areas i {display: inline-block; width: 0.9em; height: 0.9em; margin-right: 0.5em; vertical-align: -0.1em}
 """
 
@@ -39,7 +39,8 @@ def build_app(viewer: ModelViewer, visitors: Visitors) -> Any:
         chosen, overlays = _lower_half(gradio, names, columns)
         offer, offered = _offering(gradio, live, columns), [known, shown, *chosen]
         app.load(offer, offered, offered, api_name=False, show_progress="hidden")
-        predicted = image.change(_predicting(gradio, live, visitors), image, [predictions, areas], api_name="look")
+        look = _predicting(gradio, live, visitors)  # its progress is shown where it hides no text
+        predicted = image.change(look, image, [predictions, areas], api_name="look", show_progress_on=image)
         updated = predicted.then(offer, offered, offered, api_name=False, show_progress="hidden")
         events: list[Any] = [updated.then, shown.change, *(choice.change for choice in chosen)]
         for on in events:
@@ -97,9 +98,15 @@ def _receiving(gradio: Any, visitors: Visitors, as_usual: Callable[[Any], Any]) 
                 return Upload(as_usual(payload), file)
         except InputError as error:
             visitors.delete(file)
-            raise gradio.Error(str(error)) from None
+            raise _told(gradio, error) from None
 
     return receive
+
+
+def _told(gradio: Any, refusal: InputError) -> Exception:
+    """What tells a visitor why, and leaves no traceback in the log: nothing went wrong with the server."""
+    error: Exception = gradio.Error(str(refusal), print_exception=False)
+    return error
 
 
 def _predicting(gradio: Any, live: LiveViewer, visitors: Visitors) -> Callable[..., tuple[Predictions, str]]:
@@ -109,7 +116,7 @@ def _predicting(gradio: Any, live: LiveViewer, visitors: Visitors) -> Callable[.
             visitors.admit(request.client.host if request.client else "")
             predictions = visitors.in_time(lambda: current.predict(upload.image if upload else None))
         except InputError as error:
-            raise gradio.Error(str(error)) from None
+            raise _told(gradio, error) from None
         finally:
             if upload is not None:
                 visitors.delete(upload.file)

@@ -132,7 +132,7 @@ class ModelViewer:
             numbers = "".join(f"<td>{cell}</td>" for cell in cells)
             rows.append(f"<tr{faint}><td>{swatch}{html.escape(label)}</td>{numbers}</tr>")
         table = f"<table class='areas'><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-        return self.scale_remark(predictions) + table
+        return f"{self.scale_remark(predictions)}<div class='scrolled'>{table}</div>"
 
     def overlays(self, predictions: Predictions, shown: Sequence[str], *names: str) -> list[Image.Image | None]:
         """The image overlaid with the predictions of the named models, limited to the classes shown."""

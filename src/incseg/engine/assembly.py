@@ -26,7 +26,7 @@ from incseg.engine.input_scale import remember_scale, scale_warning
 from incseg.engine.journal import Journal
 from incseg.engine.lock import only_writer
 from incseg.engine.machine import enough_memory, keep_freed_memory, require_space, together
-from incseg.engine.name_checks import check_method
+from incseg.engine.method_check import check_method
 from incseg.engine.precision import precision_here, with_precision
 from incseg.engine.provenance import environment
 from incseg.engine.recovery import recover

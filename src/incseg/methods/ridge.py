@@ -15,7 +15,7 @@ from incseg.methods.part import Context, Part, Weight, default
 from incseg.models import Segmenter
 from incseg.models.closed_form import FeatureLayout, Statistics
 from incseg.models.gather import FRUGAL, GENEROUS, Fit, feature_layout, gather, solved_head
-from incseg.models.pretrained import as_stored
+from incseg.models.tensor_file import as_stored
 
 Width = Annotated[int, Field(ge=1, le=16384)]  # A of the largest takes 2 GB
 Ridge = Annotated[float, Field(gt=0, allow_inf_nan=False)]

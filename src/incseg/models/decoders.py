@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from incseg.models.activations import SLOPE
 
+OURS = "deeplabv3-mib"  # the one decoder that is not smp's
 WINDOW = 32  # cells along a side of the pooled branch in evaluation: the whole of a crop of 512 at stride 16
 RATES = {8: (12, 24, 32), 16: (6, 12, 18)}  # dilations by output stride; at 8, DeepLab-v3's own are 12, 24, 36
 

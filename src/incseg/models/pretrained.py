@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from incseg.errors import InputError
 from incseg.models.segmenter import Segmenter
+from incseg.models.tensor_file import as_stored
 
 
 def load_encoder(segmenter: Segmenter, weights: str) -> None:
@@ -40,12 +41,6 @@ def original_encoder(segmenter: Segmenter, weights: str) -> nn.Module | None:
         for tensor in encoder.state_dict().values():
             tensor.copy_(as_stored(tensor))
     return encoder
-
-
-def as_stored(tensor: Tensor) -> Tensor:
-    """In float16, unless that cannot hold it."""
-    short = tensor.half() if tensor.is_floating_point() else tensor
-    return short if short.isfinite().all() else tensor
 
 
 def _load(encoder: nn.Module, name_of_encoder: str, weights: str) -> None:

@@ -1,34 +1,24 @@
 """The segmenter: any timm or smp encoder, any smp decoder, and a classifier that grows by one head per step."""
 
-import inspect
-import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Literal
 
-import segmentation_models_pytorch as smp
-import timm
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from incseg.batch import Outputs, upsample
 from incseg.config import Network
-from incseg.errors import InputError, closest
+from incseg.errors import InputError
 from incseg.models.activations import last_activations, make_leaky, recorded_inputs
 from incseg.models.branched import BranchedHead
 from incseg.models.closed_form import ClosedFormHead, FeatureLayout
-from incseg.models.decoders import RATES, WINDOW, NetworkParts, SummedDeepLab
+from incseg.models.decoders import OURS
 from incseg.models.heads import Head, SigmoidHead, SoftmaxHead, TrainedHead
-from incseg.models.torchvision_models import torchvision_network
 from incseg.sizes import STRIDE
 
-OURS = "deeplabv3-mib"  # the one decoder that is not smp's
-# Arguments of an smp model, and of our decoder, that are not options of the decoder.
-NOT_OPTIONS = {"encoder_name", "encoder_weights", "in_channels", "classes", "activation", "aux_params"}
 TRAINED_HEADS: dict[str, type[TrainedHead]] = {head.kind: head for head in (SoftmaxHead, SigmoidHead, BranchedHead)}
-SMP_RATES = {8: (12, 24, 36), 16: (6, 12, 18)}  # dilations of smp's DeepLab by output stride
 NEVER = 30.0  # below the lowest logit: e⁻³⁰ of its probability, and not so large that files of logits lose digits
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Architecture(Network):
@@ -77,8 +67,9 @@ class Segmenter(nn.Module):
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
     ):
+        from incseg.models.building import build, input_statistics  # noqa: PLC0415 - timm takes a while to import
+
         super().__init__()
-        build = torchvision_network if architecture.library == "torchvision" else _build
         whole = build(architecture)
         self.architecture = architecture
         self.encoder: nn.Module = whole.encoder
@@ -187,95 +178,6 @@ def padded_images(images: Tensor) -> Tensor:
     return F.pad(images.float(), (0, -width % STRIDE, 0, -height % STRIDE), mode="replicate")
 
 
-def input_statistics(architecture: Architecture) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The mean and standard deviation of the images an encoder's published weights were trained on."""
-    name = architecture.encoder.removeprefix("tu-")
-    from_timm = architecture.library == "smp" and timm.is_model(name)
-    config = timm.get_pretrained_cfg(name) if from_timm else None
-    return (tuple(config.mean), tuple(config.std)) if config is not None else (IMAGENET_MEAN, IMAGENET_STD)
-
-
-def check_network(network: Network) -> tuple[str, dict[str, Any]]:
-    """Refuse names and options that smp and timm do not have; tells nothing of what fits together.
-
-    Returns the encoder as smp calls it, and the options of the decoder.
-    """
-    decoders = {*smp.MODEL_ARCHITECTURES_MAPPING, OURS}
-    if network.decoder.lower() not in decoders:
-        raise InputError(
-            f"'{network.decoder}' is not a decoder: choose from {', '.join(sorted(decoders))}."
-            f"{closest(network.decoder, decoders)}"
-        )
-    options, encoder = _deeplab_options(network), encoder_name(network.encoder)
-    _refuse_options(network)
-    return encoder, {**options, **network.decoder_options}
-
-
-def _build(architecture: Architecture) -> Any:
-    encoder, options = check_network(architecture)
-    try:
-        if architecture.decoder.lower() == OURS:
-            return _build_ours(encoder, architecture)
-        return smp.create_model(architecture.decoder, encoder_name=encoder, encoder_weights=None, classes=1, **options)
-    except Exception as error:  # smp and timm raise whatever suits them
-        raise InputError(
-            f"the decoder '{architecture.decoder}' cannot be built on the encoder '{architecture.encoder}': "
-            f"{' '.join(str(error).split())}"
-        ) from error
-
-
-def _build_ours(encoder_name: str, architecture: Architecture) -> NetworkParts:
-    stride = architecture.output_stride
-    encoder = smp.encoders.get_encoder(encoder_name, weights=None, output_stride=stride)
-    window = architecture.pooling_window or WINDOW
-    options = {"rates": RATES[stride], "window": window, **architecture.decoder_options}
-    decoder = SummedDeepLab(encoder.out_channels[-1], **options)
-    return NetworkParts(encoder, decoder, nn.Conv2d(decoder.channels, 1, 1))
-
-
 def _embedding_channels(head: nn.Module) -> int:
     """What smp's own classifier, which ours replaces, expects from the decoder."""
     return next(layer.in_channels for layer in head.modules() if isinstance(layer, nn.Conv2d))
-
-
-def _deeplab_options(network: Network) -> dict[str, Any]:
-    """DeepLab as the reference recipes have it: dilations that fit the stride, and no dropout in the head."""
-    if not network.decoder.lower().startswith("deeplab"):
-        return {}
-    if network.output_stride not in (8, 16):
-        raise InputError(f"{network.decoder} has an output stride of 8 or 16, not {network.output_stride}.")
-    return {
-        "encoder_output_stride": network.output_stride,
-        "decoder_atrous_rates": SMP_RATES[network.output_stride],
-        "decoder_aspp_dropout": 0.0,
-    }
-
-
-def _refuse_options(network: Network) -> None:
-    """Refuse options that the decoder does not name: smp hands these to timm, which may fetch or load what they say."""
-    name = network.decoder.lower()
-    kind = SummedDeepLab if name == OURS else smp.MODEL_ARCHITECTURES_MAPPING[name]
-    accepted = {key for key in inspect.signature(kind).parameters if key not in NOT_OPTIONS} - {"kwargs"}
-    for option in network.decoder_options:
-        if option not in accepted:
-            raise InputError(
-                f"the decoder '{network.decoder}' has no option '{option}': use {', '.join(sorted(accepted))}."
-                f"{closest(option, accepted)}"
-            )
-
-
-def encoder_name(encoder: str) -> str:
-    """smp's own encoders go by their name, timm's by theirs; smp wants the latter marked with ``tu-``.
-
-    Only names in the lists of both: others, such as ``hf-hub:someone/x``, would make timm look in the network or in
-    a folder, with the user's token, and a name may come with a model file from anywhere.
-    """
-    own = smp.encoders.get_encoder_names()
-    if encoder in own:
-        return encoder
-    if re.fullmatch(r"[\w.-]+", encoder) and timm.is_model(encoder.removeprefix("tu-")):
-        return f"tu-{encoder.removeprefix('tu-')}"
-    raise InputError(
-        f"'{encoder}' is not an encoder that timm or segmentation-models-pytorch knows by name (one from a hub or a "
-        f"folder is not fetched).{closest(encoder, [*own, *timm.list_models()])}"
-    )

@@ -14,9 +14,8 @@ from incseg.errors import DamagedError, InputError
 from incseg.model_header import STATISTICS, read_header, require_description
 from incseg.models.closed_form import Statistics
 from incseg.models.gather import Fit
-from incseg.models.pretrained import as_stored
 from incseg.models.segmenter import Architecture, Segmenter
-from incseg.models.tensor_file import read_tensors, write_tensors
+from incseg.models.tensor_file import as_stored, read_tensors, write_tensors
 from incseg.protocol import count_classes
 from incseg.run_folder import model_file, statistics_file
 

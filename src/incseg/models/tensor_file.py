@@ -37,6 +37,12 @@ def read_tensors(path: Path) -> tuple[dict[str, Any] | None, dict[str, Tensor]]:
     return description, tensors
 
 
+def as_stored(tensor: Tensor) -> Tensor:
+    """How a tensor that need not be exact is kept: in float16, unless that cannot hold it."""
+    short = tensor.half() if tensor.is_floating_point() else tensor
+    return short if short.isfinite().all() else tensor
+
+
 def checksum_of(tensors: Mapping[str, Tensor]) -> str:
     """CRC-32 over names, types, shapes and bytes."""
     found = 0

@@ -102,12 +102,14 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def rounded_range(values: Sequence[float]) -> tuple[float, float]:
-    """The smallest range between round numbers that holds zero and all values.
+    """The smallest range between round numbers that holds zero and all values; up to 1 if all are zero.
 
     >>> rounded_range([-0.03, 0.11])
     (-0.05, 0.15)
     """
     low, high = min([0.0, *values]), max([0.0, *values])
+    if low == high:
+        return 0.0, 1.0
     step = _tick_distance(low, high)
     return round(step * math.floor(low / step), 12), round(step * math.ceil(high / step), 12)
 

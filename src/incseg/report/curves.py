@@ -15,7 +15,7 @@ NO_LOSSES = {"step", "iteration", "epoch", "learning_rate"}  # what a line of me
 
 
 def miou_over_steps(runs: Sequence[Run]) -> list[Panel]:
-    """Two panels: mIoU of all foreground classes known so far, and of the classes of step 0."""
+    """Two panels, each if anything was measured: mIoU of all foreground classes so far, and of those of step 0."""
     first = runs[0].steps[0]["new_classes"]
     steps = range(len(runs[0].steps))
     so_far = [[100 * run.miou(step) for step in steps] for run in runs]
@@ -35,6 +35,7 @@ def miou_over_steps(runs: Sequence[Run]) -> list[Panel]:
             ("mIoU of all classes so far, w/o bg (%)", so_far),
             ("mIoU of the classes of step 0 (%)", kept),
         )
+        if any(math.isfinite(value) for row in values for value in row)
     ]
 
 

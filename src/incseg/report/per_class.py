@@ -71,13 +71,17 @@ class Bar:
 
 
 def forgetting(runs: Sequence[Run]) -> list[tuple[str, list[Bar]]]:
-    """Per class, or per step where steps bring domains, then on average: one bar per run; without the last step's."""
+    """Per class, or per step where steps bring domains, then on average: one bar per run; without the last step's.
+
+    Empty where nothing learnt earlier was measured.
+    """
     earlier = [name for step in runs[0].steps[:-1] for name in step["new_classes"]]
     rows = [(name, [_bar(run.result["forgetting"]["classes"].get(name)) for run in runs]) for name in earlier]
     if runs[0].domains:
         lost = [run.result["forgetting"]["domains"] for run in runs]
         rows = [(f"domains of step {k}", [_bar(each[k]) for each in lost]) for k in range(len(runs[0].steps) - 1)]
-    return [*rows, ("mean", [_bar(run.result["forgetting"]["mean"]) for run in runs])] if rows else []
+    means = [run.result["forgetting"]["mean"] for run in runs]
+    return [*rows, ("mean", [_bar(lost) for lost in means])] if rows and any(lost is not None for lost in means) else []
 
 
 def _bar(value: float | None) -> Bar:
