@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import incseg
 from command_line import run
@@ -74,6 +74,36 @@ def test_statistics_are_gathered_for_a_model_from_elsewhere(
     bigger = incseg.extend(alone, write_classes(tmp_path / "new", ["ring"], 10), tmp_path / "out", settings=QUICK)
     assert bigger.history[-1]["method"] == "analytic"
     assert bigger.classes == (*BASE, "ring")
+
+
+def test_with_the_weights_it_began_with_a_model_keeps_its_original_encoder(
+    tiny_model: Model, tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, weights, other = (tmp_path / name for name in ("mine.safetensors", "began.safetensors", "other.safetensors"))
+    tiny_model.save(model)
+    state = tiny_model.segmenter.encoder.state_dict()
+    began = {name: (tensor.contiguous() + 0.25).to(tensor.dtype) for name, tensor in state.items()}
+    save_file(began, weights)
+    save_file({"weight": torch.zeros(1)}, other)
+    before, asked = model.read_bytes(), ("statistics", model, "--data", tiny_folder, "--workers", "0", "--weights")
+    for given, message in ((other, "do not fit the encoder"), (tmp_path / "no.pth", "there is no weights file")):
+        assert run(*asked, given) == 2
+        assert message in capsys.readouterr().err
+    assert model.read_bytes() == before
+    assert run(*asked, weights) == 0
+    assert "keeps its encoder as it was before training" in capsys.readouterr().out
+    found = incseg.load(model)
+    kept = found.segmenter.original
+    assert kept is not None
+    for name, tensor in kept.state_dict().items():
+        torch.testing.assert_close(tensor, began[name], rtol=1e-3, atol=1e-3)
+    assert required_statistics(found)[0].layout.original == 2
+    image = np.zeros((40, 48, 3), np.uint8)
+    assert np.array_equal(found.predict(image).ids, tiny_model.predict(image).ids), "its own head stays"
+    incseg.extend(model, write_classes(tmp_path / "new", ["ring"], 10), tmp_path / "out", settings=QUICK)
+    labelled = write_classes(tmp_path / "all", [*BASE[1:], "ring"], 4)
+    assert run("statistics", tmp_path / "out", "--data", labelled, "--weights", weights, "--overwrite") == 2
+    assert "the head of this model is solved already" in capsys.readouterr().err
 
 
 def test_they_are_those_that_training_leaves(solved_base: Path, alone: Path, tiny_folder: Path, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,9 @@ from incseg.engine.training_iteration import Iterations
 from incseg.errors import InputError
 from incseg.loading import stack
 from incseg.models import Architecture, Segmenter
-from incseg.models.storage import describe_model
+from incseg.models.closed_form import Statistics
+from incseg.models.gather import Fit, feature_layout
+from incseg.models.storage import as_memory, describe_model
 from incseg.protocol import Protocol
 from incseg.results import Run
 from incseg.run_folder import read_json, write_json
@@ -158,6 +160,23 @@ def test_each_class_is_judged_only_where_it_is_labelled(tiny_model: Model, folde
     assert total[5, 0] == in_new * square  # rings missed, where disc is not labelled
     assert total[:, [2, 3, 4, 5]].sum() == 0
     assert total[[2, 3, 4]].sum() == 0
+
+
+def test_a_closed_form_follows_the_rules_of_the_statistics_it_adds_to(tiny_model: Model, folder: Folder) -> None:
+    new = folder("new", "ring")
+    source, segmenter = open_source("folder", new), tiny_model.segmenter
+    statistics = Statistics.empty(feature_layout(segmenter, 5, width=64), torch.device("cpu")).with_classes(
+        torch.ones(5)
+    )
+    given = replace(tiny_model, memory=as_memory(statistics, Fit(balance=0.1, mirrored=True)))
+
+    def rules(method: str, **own: Any) -> dict[str, Any]:
+        return dict(choose_settings(given, source, new, method, 1, None, {method: own}).settings.get("analytic", {}))
+
+    assert rules("analytic") == asdict(Fit(balance=0.1, mirrored=True))
+    assert rules("analytic", balance=0.5) == asdict(Fit(balance=0.5, mirrored=True))
+    assert rules("ft") == {}
+    assert choose_settings(tiny_model, source, new, "analytic", 1, None, {}).settings == {}
 
 
 def test_settings_follow_from_the_data_and_the_models_past(tiny_model: Model, folder: Folder) -> None:

@@ -1,3 +1,4 @@
+import copy
 import json
 import os
 import pkgutil
@@ -281,8 +282,10 @@ def test_a_network_that_cannot_carry_statistics_is_trained_all_the_same(
         raise InputError("of its size.")
 
     monkeypatch.setattr("incseg.methods.ridge.feature_layout", refuse)
+    monkeypatch.setattr("incseg.engine.trainer.original_encoder", lambda student, _: copy.deepcopy(student.encoder))
     result = train(quick_config("ft", task="offline"), tmp_path)
     assert len(result["steps"]) == 1
+    assert load_model(RunFolder(tmp_path).model(0))[0].original is None, "nothing looks at it"
     assert "the model gets no statistics for later extensions: of its size." in capsys.readouterr().out
     with pytest.raises(InputError, match="of its size"):
         train(quick_config("analytic"), tmp_path / "analytic")

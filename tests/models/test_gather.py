@@ -244,13 +244,13 @@ def test_memory_is_bounded_whatever_the_images(monkeypatch: pytest.MonkeyPatch) 
     segmenter = network()
     batches = [batch_of(9, images=3), batch_of(10, images=1, height=100, width=90)]
     start = empty(segmenter)
-    whole = gather(segmenter, start, batches, Fit())
+    whole = gather(segmenter, start, batches, Fit(mirrored=True))
     monkeypatch.setattr(gathering, "PIXELS", 2 * 50 * 70 + 1)
     monkeypatch.setattr(gathering, "CELLS", 10)
     monkeypatch.setattr(closed_form, "BLOCK", 5)
     seen = sizes_given_to(monkeypatch, Segmenter, "features")
     projected = sizes_given_to(monkeypatch, RandomFeatures, "project")
-    found = gather(segmenter, start, batches, Fit())
+    found = gather(segmenter, start, batches, Fit(mirrored=True))
     assert seen == [2, 2, 1, 1, 1, 1]  # each time as it is and mirrored; the larger image alone
     assert set(projected[:-1]) == {10}
     assert 0 < projected[-1] <= 10

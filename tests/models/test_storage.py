@@ -83,6 +83,10 @@ def test_the_settings_of_a_run_choose_the_architecture() -> None:
         ({"architecture": {"encoder": 7}}, "does not say how to build its model"),
         ({"architecture": {"size": 10**9}}, "does not say how to build its model"),
         ({"architecture": None}, "does not say how to build its model"),
+        (
+            {"architecture": {"closed_form": {"channels": [8, 8], "strides": [16, 16], "width": 8, "original": 1}}},
+            "its head looks at the encoder as it was before training, which it does not keep",
+        ),
         ({"head_sizes": [3]}, "does not hold the model it describes: classifier"),
         ({"options": {"decoder_channels": 10**4}}, "does not hold the model it describes"),
         ({"options": {"decoder_channels": 10**9}}, "describes a model that cannot be built"),

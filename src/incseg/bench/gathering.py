@@ -13,7 +13,7 @@ from incseg.models.closed_form import ClosedFormHead, Statistics
 from incseg.models.gather import Fit, feature_layout, gather
 from incseg.models.storage import choose_device
 
-CLASSES, BATCH, BATCHES, ROUNDS = 21, 8, 5, 3
+CLASSES, BATCH, BATCHES, ROUNDS = 21, 8, 2, 3
 HEIGHT, WIDTH = 240, 320
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from incseg.batch import Batch
 from incseg.config import DataConfig, RunConfig
@@ -26,16 +26,17 @@ from incseg.loading import WholeImages, whole_loader
 from incseg.loading.reduced import reduced
 from incseg.metrics import confusion_matrix, intersection_over_union, mean
 from incseg.model_header import refuse_statistics
+from incseg.models.closed_form import METHOD as CLOSED_FORM
 from incseg.models.closed_form import Statistics
 from incseg.models.gather import Fit, feature_layout, gather, solved_head
+from incseg.models.pretrained import original_encoder
 from incseg.models.segmenter import Segmenter
-from incseg.models.storage import TrainedModel, as_memory, save_memory, statistics_among
+from incseg.models.storage import TrainedModel, as_memory, save_memory, save_model, statistics_among
 from incseg.models.tiles import predict_ids
 from incseg.protocol import BACKGROUND, IGNORE
 from incseg.run_folder import statistics_file
 
 AnyModel = TypeVar("AnyModel", bound=TrainedModel)
-CLOSED_FORM = "analytic"  # the method that adds classes to statistics
 # By the head.
 TRAINED: dict[str, str] = {"softmax": RunConfig.model_fields["method"].default, "sigmoid": "ucd", "branched": "ssul"}
 BATCH = 8  # images of one size that go through the network together
@@ -121,9 +122,18 @@ def required_statistics(model: TrainedModel) -> tuple[Statistics, Fit]:
 
 
 def gather_statistics(
-    model: TrainedModel, data: Path, console: Console, *, overwrite: bool = False, workers: int = 0
+    model: TrainedModel,
+    data: Path,
+    console: Console,
+    *,
+    weights: str = "none",
+    overwrite: bool = False,
+    workers: int = 0,
 ) -> None:
-    """``incseg statistics``: gather them from a folder that labels all classes of a model, and write them beside it."""
+    """``incseg statistics``: gather them from a folder that labels all classes of a model, and write them beside it.
+
+    With the ``weights`` with which its training began, the model keeps its encoder as it was then.
+    """
     assert model.path is not None, "statistics lie beside the file of a model"
     file, remembered = statistics_file(model.path), model.remembered()
     there = statistics_among(remembered)
@@ -135,8 +145,13 @@ def gather_statistics(
     table = _table(channels_by_name(source.classes, data, model.classes))
     class_presence(source.val, source.classes)  # refuses masks with ids of no class before the work begins
     fit, segmenter = Fit(), copy.deepcopy(model.segmenter).to(model.exact_device)
+    if weights != "none":
+        segmenter.keep_original(_original(model, weights))
     statistics = _gathered(segmenter, source.train, source.classes, table, fit, console, workers)
     memory = as_memory(statistics, fit)
+    if weights != "none":  # first: a model that keeps its encoder needs no statistics, but these need the encoder
+        save_model(segmenter, model.classes, model.path, model.history, model.colours)
+        console.say(f"{model.path} keeps its encoder as it was before training.")
     save_memory({**remembered, **memory}, file)
     size = sum(tensor.nbytes for tensor in memory.values()) / 1e6
     publish(statistics=file, megabytes=round(size, 1))
@@ -151,6 +166,15 @@ def gather_statistics(
             f"mIoU on {len(scored)} validation images: {percent(own)} with the model's own head, which it keeps, and "
             f"{percent(solved)} with the closed-form head that an extension begins with."
         )
+
+
+def _original(model: TrainedModel, weights: str) -> nn.Module | None:
+    if model.segmenter.architecture.closed_form is not None:
+        raise InputError(
+            "the head of this model is solved already, on features that cannot become others: --weights is for models "
+            "whose head was trained."
+        )
+    return original_encoder(model.segmenter, weights)
 
 
 def from_old_images(model: AnyModel, folder: Path, most: int | None, console: Console) -> AnyModel:

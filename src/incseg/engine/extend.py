@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from incseg.errors import InputError
 from incseg.loading import batches_per_epoch
 from incseg.loading.reduced import reduced, usual_shapes
 from incseg.metrics import mean
+from incseg.models.closed_form import METHOD as CLOSED_FORM
 from incseg.models.storage import TrainedModel
 from incseg.results import Run
 from incseg.run_folder import RunFolder, model_name, read_json, write_json
@@ -121,7 +123,13 @@ def choose_settings(
         },
     }
     task = f"{len(model.classes) - 1}-{len(new_classes(model.classes, source))}"
-    return load_recipe(f"folder/{task}/overlapped", merge(chosen, settings))
+    return load_recipe(f"folder/{task}/overlapped", merge({**chosen, **_rules(model, method)}, settings))
+
+
+def _rules(model: TrainedModel, method: str) -> dict[str, Any]:
+    """Those by which the model's statistics were gathered, as settings: whoever adds to them follows them too."""
+    found = model.statistics() if CLOSED_FORM in methods.summands(method) else None
+    return {} if found is None else {CLOSED_FORM: asdict(found[1])}
 
 
 def _batch_size(images: int) -> int:

@@ -13,7 +13,7 @@ from incseg.methods.finetune import CrossEntropy
 from incseg.methods.parsing import register_method
 from incseg.methods.part import Context, Part, Weight, default
 from incseg.models import Segmenter
-from incseg.models.closed_form import FeatureLayout, Statistics
+from incseg.models.closed_form import METHOD, FeatureLayout, Statistics
 from incseg.models.gather import FRUGAL, GENEROUS, Fit, feature_layout, gather, solved_head
 from incseg.models.tensor_file import as_stored
 
@@ -63,6 +63,7 @@ class ClosedForm(Part):
         except InputError as error:
             if self.solves:
                 raise
+            context.student.keep_original(None)  # for nothing
             context.say(f"the model gets no statistics for later extensions: {error}")
             return
         cells = context.pixel_counts() / statistics.layout.stride**2
@@ -129,7 +130,7 @@ def _sum_over_processes(own: Tensor) -> Tensor:
 
 
 @register_method(
-    "analytic",
+    METHOD,
     "learn every step after the first in closed form: one pass over its images, no training",
     paper="Zhuang et al., ACIL: Analytic Class-Incremental Learning with Absolute Memorization and Privacy Protection, "
     "NeurIPS 2022 (the idea; class balance, features and pseudo-labels are ours)",

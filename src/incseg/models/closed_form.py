@@ -27,6 +27,7 @@ from incseg.errors import TrainingError
 from incseg.models.heads import Head
 from incseg.protocol import BACKGROUND, IGNORE
 
+METHOD = "analytic"  # that adds classes to statistics
 LENGTH = 16.0  # of every feature vector before the projection
 BLOCK = 256  # rows of A that are computed at once; only blocks on and above the diagonal are
 LARGEST_FILE = 70_000_000  # bytes of statistics, with the default width

@@ -46,8 +46,8 @@ class Fit:
     """β: 0 counts every cell alike, 1 every class alike."""
     ridge: float = 1.0
     """γ."""
-    mirrored: bool = True
-    """See every image a second time, mirrored."""
+    mirrored: bool = False
+    """See every image a second time, mirrored: twice the time, for a little."""
     certainty: float = 2.0
     """How much a pseudo-label counts less the less sure the head was of it; 0: all count fully."""
     soft: bool = False

@@ -1,9 +1,10 @@
 """The segmenter: any timm or smp encoder, any smp decoder, and a classifier that grows by one head per step."""
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Literal, Self
 
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -45,6 +46,12 @@ class Architecture(Network):
     """Predicts one of the classes everywhere, as it learnt from data without background; None: it does not."""
     original: bool | None = None
     """Keeps its encoder as it was before training, for closed-form heads to look at; None: it does not."""
+
+    @model_validator(mode="after")
+    def _sees_what_it_keeps(self) -> Self:
+        if self.closed_form is not None and self.closed_form.original and not self.original:
+            raise ValueError("its head looks at the encoder as it was before training, which it does not keep")
+        return self
 
     @classmethod
     def of(cls, network: Network, crop_size: int, *, never_background: bool = False) -> "Architecture":

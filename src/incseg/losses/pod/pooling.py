@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from incseg.losses.feature_maps import mean_norm, mean_root
-from incseg.losses.pod.fused import gap_strips, is_fusible
+from incseg.losses.pod.strips import gap_strips, is_fusible
 
 SCALES = (1, 2, 4)
 Strips = tuple[Tensor, Tensor]  # means over the width of windows (B, D, h, s), and over their height (B, D, s, w)

@@ -12,7 +12,7 @@ from interpreter import DEVICE, INTERPRETED, needs_gpu, only_elsewhere, passes_i
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from incseg.losses import pod_distance
-from incseg.losses.pod import fused, pooling
+from incseg.losses.pod import pooling, strips
 
 SHAPES = [
     (1, 1, 1, 1),  # no room for two windows
@@ -44,7 +44,7 @@ def error(got: Tensor, true: Tensor) -> float:
 
 
 def assert_as_accurate_as_eager(student: Tensor, teacher: Tensor) -> None:
-    assert fused.is_fusible(student, teacher)
+    assert strips.is_fusible(student, teacher)
     true = run(student.double(), teacher.double(), by_kernels=False)
     eager, kernel = (run(student, teacher, by_kernels=by_kernels) for by_kernels in (False, True))
     assert kernel[0].dtype == torch.float32
@@ -114,13 +114,13 @@ def test_a_compiler_that_fails_is_told_and_done_without(monkeypatch: pytest.Monk
         raise RuntimeError("Failed to find C compiler\nand more")
 
     student, teacher = maps((2, 3, 8, 8))
-    monkeypatch.setattr(fused, "runs_triton", lambda _: True)
-    monkeypatch.setattr(fused, "_kernels", fails)
-    fused._compiles.cache_clear()
+    monkeypatch.setattr(strips, "runs_triton", lambda _: True)
+    monkeypatch.setattr(strips, "_kernels", fails)
+    strips._compiles.cache_clear()
     with pytest.warns(UserWarning, match=r"local POD is computed without kernels.*Failed to find C compiler\)"):
-        assert not fused.is_fusible(student, teacher)
+        assert not strips.is_fusible(student, teacher)
     assert torch.equal(pod_distance(student, teacher, fused=True), pod_distance(student, teacher))
-    fused._compiles.cache_clear()
+    strips._compiles.cache_clear()
 
 
 @needs_gpu

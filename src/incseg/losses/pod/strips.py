@@ -1,4 +1,4 @@
-"""The launches of the kernels in ``fused_kernels``, in one autograd function."""
+"""The launches of the kernels in ``strip_kernels``, in one autograd function."""
 
 from functools import cache
 from typing import Any
@@ -82,6 +82,6 @@ def _compiles(device: torch.device) -> bool:
 
 @cache
 def _kernels() -> Any:
-    from incseg.losses.pod import fused_kernels  # noqa: PLC0415 - Triton is only imported when it is used
+    from incseg.losses.pod import strip_kernels  # noqa: PLC0415 - Triton is only imported when it is used
 
-    return fused_kernels
+    return strip_kernels
