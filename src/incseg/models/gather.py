@@ -29,8 +29,8 @@ PIXELS = 2**20  # of images that go through the network together; a larger image
 MOST_WAITING = 8  # times as many pixels may wait for others of their size
 TILE, CONTEXT = 2048, 128  # pixels: the side of the tiles of a still larger image, and what only their middles see
 # Random features per channel of the embedding and the last stage. Wider is a little better, and costs W² per cell: with
-# the first, an extension on a CPU cost less than 1.3 forward passes of a ResNet-18 over its images, before there was an
-# original encoder ('incseg bench extend').
+# the first, an extension on a CPU costs no more than a forward pass of a ResNet-18 over its images ('incseg bench
+# extend').
 FRUGAL, GENEROUS = 3.0, 6.0
 ORIGINAL_STAGES = 2  # of the encoder before its training, in statistics that a model carries
 
