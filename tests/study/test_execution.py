@@ -167,15 +167,22 @@ def test_several_at_once_begin_as_soon_as_their_step_0_is_there(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("few_shapes")
-@pytest.mark.parametrize(("jobs", "expected"), [(1, ["ft", "mib", "joint"]), (2, ["joint", "mib", "ft"])])
-def test_of_several_at_once_the_longest_begin_first(
-    jobs: int, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("jobs", "in_order", "expected"),
+    [
+        (1, False, ["ft", "mib", "joint"]),
+        (2, False, ["joint", "mib", "ft"]),
+        (2, True, ["ft", "mib", "joint"]),
+    ],
+)
+def test_of_several_at_once_the_longest_begin_first_unless_their_order_is_meant(
+    jobs: int, in_order: bool, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     children = MadeUpChildren()
     monkeypatch.setattr(execution, "Children", lambda: children)
     entrants = [Entrant(method, written=method) for method in ("ft", "mib", "joint")]
     plan = plan_comparison(["demo"], entrants, seeds=[42], out=tmp_path)
-    assert not execution.execute(plan.schedule, Console(), jobs)
+    assert not execution.execute(plan.schedule, Console(), jobs, in_order=in_order)
     assert [name.removesuffix("-seed42") for name, *_ in children.started] == expected
     assert [source == "" for _, source, _ in children.started] == [True, False, False], "step 0 is trained once"
 

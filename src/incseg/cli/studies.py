@@ -92,12 +92,13 @@ def compare(
     positive(jobs)
     if not methods:
         raise InputError("name the methods to compare: --methods mib mib+ucd ('incseg list methods' shows them).")
-    words = [(text, _words(text)) for text in methods]
+    for text in methods:
+        _words(text)
     for recipe in recipes:
         load_recipe(recipe, trust=trust)  # refused before PyTorch is imported, if there is none
 
     def entrants() -> "list[Entrant]":
-        return [_entrant(text, parts, preset) for text, parts in words]
+        return [entrant(text, preset) for text in methods]
 
     refuse_methods(recipes, entrants, settings or {}, trust=trust)
     repetitions = seeds_from(seeds)
@@ -135,11 +136,11 @@ def _words(text: str) -> list[str]:
     return words
 
 
-def _entrant(text: str, words: list[str], presets: tuple[str, ...]) -> "Entrant":
+def entrant(text: str, presets: tuple[str, ...] = ()) -> "Entrant":
     """A method and what is written after its name, which is read as ``incseg train`` reads it."""
     from incseg.study.comparison_plan import Entrant
 
-    method, *rest = words
+    method, *rest = _words(text)
     own = read_arguments(_own_settings, rest, f"--methods '{text}'")
     return Entrant(method, own["settings"], (*presets, *own["preset"]), text)
 

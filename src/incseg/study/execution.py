@@ -34,11 +34,15 @@ class Child(Interface):
         """None while it runs."""
 
 
-def execute(schedule: Schedule, console: Console, jobs: int = 1) -> list[PlannedRun]:
-    """Train the runs that are not done yet, up to ``jobs`` at once; returns those that failed."""
-    pending = [run for run, _ in schedule.pending]
+def execute(schedule: Schedule, console: Console, jobs: int = 1, *, in_order: bool = False) -> list[PlannedRun]:
+    """Train the runs that are not done yet, up to ``jobs`` at once; returns those that failed.
+
+    Of several at once the longest begin first, so that none is left alone at the end; with ``in_order`` those that come
+    first in the schedule do, as far as the step 0 that they begin with is there.
+    """
+    pending = [run for run in schedule.runs if not run.is_done] if in_order else [run for run, _ in schedule.pending]
     curricula = check_data(pending, console)
-    if jobs > 1:
+    if jobs > 1 and not in_order:
         pending = longest_first(pending, curricula)
     with Children().heard() as children, LatestLines(console) as latest:
         return Execution(schedule, console, jobs, children, pending, latest).run()

@@ -1,0 +1,127 @@
+"""The runs on Pascal VOC behind docs/results.md: everything that is compared there, the most telling first.
+
+    python benchmarks/evidence.py VOC256 --weights resnet18=resnet18.safetensors --dry-run
+    python benchmarks/evidence.py VOC256 --jobs 8 \\
+      --weights resnet18=resnet18.safetensors tu-tf_efficientnet_lite0=lite0.safetensors
+    incseg results collect runs/evidence --out benchmarks/results
+
+It can be stopped at any time (Ctrl-C): what is finished can be collected, and run again, it goes on where it was.
+Step 0 is trained once per seed for all that can share it, across protocols too.
+"""
+
+import argparse
+import itertools
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from incseg.cli.studies import entrant
+from incseg.console import Console
+from incseg.engine.cores import share_of_cores
+from incseg.study import children
+from incseg.study.comparison_plan import plan_comparison
+from incseg.study.execution import execute, refuse_failures
+from incseg.study.planned_run import PlannedRun
+from incseg.study.repetitions import seeds_from
+from incseg.study.schedule import Schedule, command_of
+
+ONE, THREE = 1, 3
+MANY, FEW, TEN, DISJOINT = "voc/15-1/overlapped", "voc/15-5/overlapped", "voc/10-1/overlapped", "voc/15-5/disjoint"
+FROZEN = "mib+ucd --ucd.frozen-head true"
+ABLATIONS = {
+    "contrast": ("mib+segment", "mib+pixel", "mib+cd", "mib+ucd"),
+    "temperature": tuple(f"mib+ucd --ucd.temperature {value}" for value in (0.05, 0.1, 0.2, 0.5)),
+    "weight": tuple(f"mib+ucd --ucd.weight {value}" for value in (0.001, 0.1, 1.0)),
+    "sets": (
+        "mib+ucd --ucd.student old+new+background --ucd.teacher old+new+background",
+        "mib+ucd --ucd.teacher old+new",
+    ),
+    "form": ("mib+ucd --ucd.denominator pair", "mib+ucd --ucd.detach-contrast true"),
+}
+
+
+@dataclass(frozen=True)
+class Study:
+    """Methods under some protocols, with some seeds, on one encoder."""
+
+    what: str
+    protocols: Sequence[str]
+    methods: Sequence[str]
+    seeds: int = ONE
+    encoder: str = "resnet18"
+
+    def runs(self, given: argparse.Namespace) -> Iterator[PlannedRun]:
+        """Seed by seed, and of each seed method by method."""
+        plan = plan_comparison(
+            self.protocols,
+            [entrant(method) for method in self.methods],
+            seeds=seeds_from(self.seeds),
+            out=given.out / self.encoder,
+            data_root=[str(given.voc)],
+            settings=self._settings(given),
+        )
+        by_method = zip(*(plan.cells[protocol].values() for protocol in self.protocols), strict=True)
+        found = [run for cells in by_method for run in itertools.chain(*zip(*cells, strict=True))]
+        yield from sorted(found, key=lambda run: run.seed)
+
+    def _settings(self, given: argparse.Namespace) -> dict[str, Any]:
+        return {
+            "data": {"crop_size": 256},
+            "optim": {"epochs": given.epochs, "batch_size": 24},
+            "model": {"encoder": self.encoder, "weights": given.weights[self.encoder]},
+        }
+
+
+STUDIES = (
+    Study("does UCD help", [MANY, FEW], ["mib", "mib+ucd", "plop", "plop+ucd", "ft", "ucd", "analytic"], THREE),
+    Study("what of its gain is the frozen head", [MANY], [FROZEN, f"{FROZEN} --ucd.weight 0.0"], THREE),
+    Study("the upper reference", ["voc/offline"], ["ft"], THREE),
+    Study("ten steps", [TEN], ["mib", "analytic", "mib+ucd", "plop"]),
+    Study("later methods", [MANY, FEW], ["star", "dkd", "ssul", "rcil", "mbs", "mib+nest", "mib+ewf"]),
+    Study("earlier methods", [MANY, FEW], ["lwf", "ilt", "sdr", "mib+sdr", "mib+ucd --ucd.released true"]),
+    Study("the paper's ablation", [DISJOINT], ["mib", "plop", "analytic", *ABLATIONS["contrast"]], THREE),
+    Study("one new class", ["voc/19-1/overlapped"], ["mib", "mib+ucd", "plop", "analytic"]),
+    Study("UCD and later methods", [MANY, FEW], ["star+ucd", "dkd+ucd"]),
+    Study("another encoder", [MANY], ["mib", "mib+ucd", "plop", "analytic"], ONE, "tu-tf_efficientnet_lite0"),
+    *(Study(f"UCD: {name}", [DISJOINT], tried) for name, tried in ABLATIONS.items() if name != "contrast"),
+    Study("later methods again", [MANY, FEW], ["star", "dkd"], THREE),
+    Study("ten steps again", [TEN], ["mib", "analytic"], THREE),
+)
+
+
+def main() -> None:
+    """Plan all that there are weights for, and train it or say how."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("voc", type=Path, help="folder of VOC 2012, with the augmented list")
+    parser.add_argument("--weights", nargs="+", required=True, metavar="ENCODER=FILE", help="with which encoders begin")
+    parser.add_argument("--out", type=Path, default=Path("runs/evidence"))
+    parser.add_argument("--epochs", type=int, default=30, help="a step")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at once")
+    parser.add_argument(
+        "--only", nargs="*", default=[], metavar="TEXT", help="studies whose name contains one of these"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the commands, and train nothing")
+    given = parser.parse_args()
+    given.weights = dict(text.split("=", 1) for text in given.weights)
+    wanted = [
+        study
+        for study in STUDIES
+        if study.encoder in given.weights and (not given.only or any(text in study.what for text in given.only))
+    ]
+    if not given.dry_run:
+        children.import_ahead(share_of_cores(given.jobs))
+    runs = {run.folder: run for study in wanted for run in study.runs(given)}
+    schedule = Schedule(list(runs.values()))
+    if given.dry_run:
+        for run in schedule.runs:
+            print(command_of(run, schedule.provider(run)))
+        return
+    refuse_failures(execute(schedule, Console(), given.jobs, in_order=True), schedule)
+
+
+if __name__ == "__main__":
+    print(f"# {shlex.join(sys.argv)}", file=sys.stderr)
+    main()
