@@ -36,7 +36,7 @@ from incseg.models.storage import choose_device, load_model
 from incseg.protocol import Protocol, Step
 from incseg.run_folder import RunFolder
 
-FIT = Fit()
+FIT = Fit(mirrored=True)  # as analytic has it
 
 
 @dataclass(frozen=True)
