@@ -14,6 +14,7 @@ from incseg.engine.quick_network import FlatNetwork, student_network, teacher_ne
 
 SHAPE = (2, 3, 64, 64)
 NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are captured on CUDA devices")
+TRACED = "aot_eager_decomp_partition"  # and cut into forward and backward, but not translated
 
 
 def images() -> torch.Tensor:
@@ -62,8 +63,32 @@ def test_a_network_that_cannot_be_compiled_runs_as_it_is_and_says_so_once(
     assert torch.equal(first.logits, second.logits)
 
 
+def test_compiled_networks_keep_fewer_activations(tiny_model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=TRACED))
+    monkeypatch.setattr("incseg.engine.quick_network.COMPILED_FROM", 1)
+    fabric = Fabric(accelerator="cpu", devices=1)
+
+    def kept_bytes() -> int:
+        torch._dynamo.reset()
+        student = copy.deepcopy(tiny_model.segmenter).train()
+        network = student_network(student, SHAPE, fabric, quick=True, with_stages=False, with_raw_stages=False)
+        kept: dict[int, int] = {}
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            network(images())
+        return sum(kept.values())
+
+    fewer = kept_bytes()
+    monkeypatch.setattr("incseg.engine.quick_network.KEPT_ACTIVATIONS", 1.0)
+    assert fewer < 0.9 * kept_bytes()
+
+
 def test_compiled_networks_compute_what_the_segmenter_does(tiny_model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))  # traced, but not translated
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=TRACED))
     monkeypatch.setattr("incseg.engine.quick_network.COMPILED_FROM", 1)
     fabric, flags = Fabric(accelerator="cpu", devices=1), {"with_stages": True, "with_raw_stages": True}
     plain = copy.deepcopy(tiny_model.segmenter).train()
