@@ -11,8 +11,6 @@ Step 0 is trained once per seed for all that can share it, across protocols too.
 
 import argparse
 import itertools
-import shlex
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,5 +121,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    print(f"# {shlex.join(sys.argv)}", file=sys.stderr)
     main()

@@ -11,7 +11,7 @@ from incseg.errors import InputError
 
 
 def test_writes_a_table_and_a_plot_that_name_the_hardware(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bench.benchmark_contrastive(out=tmp_path, sizes=(32, 48), device="cpu")
+    bench.benchmark_contrastive(out=tmp_path, sizes=(48, 32), device="cpu")
     (table,), (picture,) = tmp_path.glob("*.md"), tmp_path.glob("*.png")
     text = table.read_text(encoding="utf-8")
     assert table.stem == picture.stem
@@ -20,6 +20,7 @@ def test_writes_a_table_and_a_plot_that_name_the_hardware(tmp_path: Path, capsys
     for n, m in ((32, 24), (48, 36)):
         for name in ("release (dense)", "eager", "chunked"):
             assert f"| {n} | {m} | {name} | " in text
+    assert text.index("| 32 |") < text.index("| 48 |"), "a line of the plot goes from left to right"
     assert str(table) in capsys.readouterr().out
 
 

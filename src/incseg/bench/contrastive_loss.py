@@ -63,7 +63,7 @@ def benchmark_contrastive(
     console = Console()
     ceiling = matmul_rate(place)
     found: list[Measurement] = []
-    for n in sizes or (GPU_SIZES if place.type == "cuda" else CPU_SIZES):
+    for n in sorted(sizes or (GPU_SIZES if place.type == "cuda" else CPU_SIZES)):
         inputs = random_inputs(n, n * 3 // 4, place)
         for name, loss in implementations(place).items():
             found.append(measure(name, loss, inputs))

@@ -93,7 +93,7 @@ def compare(
     if not methods:
         raise InputError("name the methods to compare: --methods mib mib+ucd ('incseg list methods' shows them).")
     for text in methods:
-        _words(text)
+        _words(text)  # refuses what cannot be read
     for recipe in recipes:
         load_recipe(recipe, trust=trust)  # refused before PyTorch is imported, if there is none
 

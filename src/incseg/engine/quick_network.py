@@ -124,9 +124,11 @@ def _compiled(body: FlatBody) -> Flat:
 
     def run(images: Tensor) -> tuple[Tensor, ...]:
         nonlocal failed
+        if failed:
+            return cast(Flat, body)(images)
         try:
             with config.patch(activation_memory_budget=KEPT_ACTIVATIONS):
-                return cast(Flat, body)(images) if failed else compiled(images)
+                return compiled(images)
         except (TorchDynamoException, InductorError) as error:
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             warnings.warn(f"the network runs as it is, since it cannot be compiled here ({reason})", stacklevel=2)
