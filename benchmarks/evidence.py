@@ -5,8 +5,9 @@
       --weights resnet18=resnet18.safetensors tu-tf_efficientnet_lite0=lite0.safetensors
     incseg results collect runs/evidence --out benchmarks/results
 
-It can be stopped at any time (Ctrl-C): what is finished can be collected, and run again, it goes on where it was.
-Step 0 is trained once per seed for all that can share it, across protocols too.
+It can be stopped at any time (Ctrl-C): what is finished can be collected, and run again, it resumes. Runs with a record
+in ``--recorded`` are not trained again. Step 0 is trained once per seed for all that can share it, also of other
+protocols.
 """
 
 import argparse
@@ -19,10 +20,12 @@ from typing import Any
 from incseg.cli.studies import entrant
 from incseg.console import Console
 from incseg.engine.cores import share_of_cores
+from incseg.engine.precision import with_precision
 from incseg.study import children
 from incseg.study.comparison_plan import plan_comparison
 from incseg.study.execution import execute, refuse_failures
 from incseg.study.planned_run import PlannedRun
+from incseg.study.record import find_record
 from incseg.study.repetitions import seeds_from
 from incseg.study.schedule import Schedule, command_of
 
@@ -70,24 +73,38 @@ class Study:
             "data": {"crop_size": 256},
             "optim": {"epochs": given.epochs, "batch_size": 24},
             "model": {"encoder": self.encoder, "weights": given.weights[self.encoder]},
+            "engine": {"statistics": False},  # nobody extends these models
         }
 
 
+WIDE = "analytic --analytic.width 8192"
+SHAPED = "pixel+analytic --pixel.from-the-start true"  # UCD's contrast where it can act on what closed forms begin with
+
 STUDIES = (
-    Study("does UCD help", [MANY, FEW], ["mib", "mib+ucd", "plop", "plop+ucd", "ft", "ucd", "analytic"], THREE),
+    Study("does UCD help", [MANY, FEW], ["mib", "mib+ucd", "plop", "plop+ucd", "ucd", "analytic"], THREE),
+    Study("without any of it", [MANY, FEW], ["ft"]),
     Study("what of its gain is the frozen head", [MANY], [FROZEN, f"{FROZEN} --ucd.weight 0.0"], THREE),
-    Study("the upper reference", ["voc/offline"], ["ft"], THREE),
+    Study("the upper reference", ["voc/offline"], ["ft"]),
+    Study("later methods", [MANY, FEW], ["rcil", "mib+ewf", "mbs", "mib+nest", "ssul", "star", "dkd"]),
     Study("ten steps", [TEN], ["mib", "analytic", "mib+ucd", "plop"]),
-    Study("later methods", [MANY, FEW], ["star", "dkd", "ssul", "rcil", "mbs", "mib+nest", "mib+ewf"]),
-    Study("earlier methods", [MANY, FEW], ["lwf", "ilt", "sdr", "mib+sdr", "mib+ucd --ucd.released true"]),
-    Study("the paper's ablation", [DISJOINT], ["mib", "plop", "analytic", *ABLATIONS["contrast"]], THREE),
-    Study("one new class", ["voc/19-1/overlapped"], ["mib", "mib+ucd", "plop", "analytic"]),
-    Study("UCD and later methods", [MANY, FEW], ["star+ucd", "dkd+ucd"]),
-    Study("another encoder", [MANY], ["mib", "mib+ucd", "plop", "analytic"], ONE, "tu-tf_efficientnet_lite0"),
+    Study("the paper's ablation", [DISJOINT], ["mib", "plop", "analytic", *ABLATIONS["contrast"]]),
+    Study("wider, and shaped by contrast", [MANY, FEW], [WIDE, SHAPED]),
     *(Study(f"UCD: {name}", [DISJOINT], tried) for name, tried in ABLATIONS.items() if name != "contrast"),
+    Study("earlier methods", [MANY, FEW], ["lwf", "ilt", "sdr", "mib+sdr", "mib+ucd --ucd.released true"]),
+    Study("one new class", ["voc/19-1/overlapped"], ["mib", "mib+ucd", "plop", "analytic"]),
+    Study("another encoder", [MANY], ["mib", "mib+ucd", "plop", "analytic"], ONE, "tu-tf_efficientnet_lite0"),
+    Study("UCD and later methods", [MANY, FEW], ["star+ucd", "dkd+ucd"]),
     Study("later methods again", [MANY, FEW], ["star", "dkd"], THREE),
+    Study("the ablation again", [DISJOINT], ["mib", "plop", "analytic", *ABLATIONS["contrast"]], THREE),
+    Study("the upper reference again", ["voc/offline"], ["ft"], THREE),
     Study("ten steps again", [TEN], ["mib", "analytic"], THREE),
+    Study("UCD: batch size", [DISJOINT], [f"{name} --optim.batch-size 12" for name in ("mib", "mib+ucd")]),
 )
+
+
+def is_recorded(run: PlannedRun, folder: Path) -> bool:
+    """Whether it was trained before, with this machine's precision."""
+    return find_record(with_precision(run.config), folder) is not None
 
 
 def main() -> None:
@@ -101,6 +118,7 @@ def main() -> None:
     parser.add_argument(
         "--only", nargs="*", default=[], metavar="TEXT", help="studies whose name contains one of these"
     )
+    parser.add_argument("--recorded", type=Path, default=Path("benchmarks/results"), help="folder of records")
     parser.add_argument("--dry-run", action="store_true", help="print the commands, and train nothing")
     given = parser.parse_args()
     given.weights = dict(text.split("=", 1) for text in given.weights)
@@ -112,7 +130,7 @@ def main() -> None:
     if not given.dry_run:
         children.import_ahead(share_of_cores(given.jobs))
     runs = {run.folder: run for study in wanted for run in study.runs(given)}
-    schedule = Schedule(list(runs.values()))
+    schedule = Schedule([run for run in runs.values() if not is_recorded(run, given.recorded)])
     if given.dry_run:
         for run in schedule.runs:
             print(command_of(run, schedule.provider(run)))

@@ -1,10 +1,13 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from incseg.bench import iteration as step
 from incseg.bench.iteration import benchmark_step
+from incseg.config import HeadKind
 from incseg.errors import InputError
+from incseg.models import Architecture, Segmenter
 
 
 def test_every_method_is_measured_beside_ft(tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,6 +21,22 @@ def test_every_method_is_measured_beside_ft(tiny_folder: Path, tmp_path: Path, m
     table = benchmark_step(["mib", "ewc", "mib"], str(recipe), tiny_folder, device="cpu")
     assert [row[0] for row in table.rows] == ["ft", "mib", "ewc"]
     assert table.rows[1][1:] == ["5.0", "1.00", "1.00"]
+
+
+@pytest.mark.parametrize("head", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("foreground", [0.0, 0.3, 1.0])
+def test_an_untrained_teacher_finds_its_classes_in_the_share_asked_for(head: HeadKind, foreground: float) -> None:
+    torch.manual_seed(1)
+    teacher = Segmenter(Architecture(encoder="test_resnet", decoder="deeplabv3plus", head=head), [3, 2]).eval()
+    images = torch.randint(0, 256, (4, 3, 128, 128), dtype=torch.uint8)
+    step.find_in(teacher, images, foreground)
+    found = (teacher(images).logits.argmax(dim=1) > 0).float().mean().item()
+    assert found == pytest.approx(foreground, abs=0.01)
+
+
+def test_a_share_beyond_all_pixels_is_refused() -> None:
+    with pytest.raises(InputError, match=r"--foreground 1\.5 is no share"):
+        benchmark_step(["mib"], foreground=1.5)
 
 
 def test_a_single_step_is_refused() -> None:

@@ -1,13 +1,18 @@
 """Student and teacher as graphs or compiled: the same outputs, and nothing left behind."""
 
 import copy
+from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 from lightning.fabric import Fabric
+from timm.layers.norm_act import convert_sync_batchnorm
 from torch._functorch import config
 from torch._inductor.exc import InductorError
+from torch.nn.modules import _functions
+from torch.nn.parallel import DistributedDataParallel
 
 from incseg.batch import Outputs
 from incseg.deploy.model import Model
@@ -113,3 +118,46 @@ def test_captured_networks_compute_what_the_segmenter_does(tiny_model: Model) ->
         torch.testing.assert_close(before, after)
     teacher = teacher_network(captured.eval(), SHAPE, fabric, quick=True, **wanted)
     torch.testing.assert_close(teacher(given).logits, captured(given).logits)
+
+
+@pytest.fixture
+def group_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """One process whose batch normalisation exchanges messages all the same, with itself: two would need two GPUs."""
+
+    def forward(norm: torch.nn.SyncBatchNorm, x: torch.Tensor) -> torch.Tensor:
+        assert norm.momentum is not None
+        means, group = (norm.running_mean, norm.running_var), torch.distributed.group.WORLD
+        found: torch.Tensor = _functions.SyncBatchNorm.apply(
+            x, norm.weight, norm.bias, *means, norm.eps, norm.momentum, group, 1
+        )
+        return found
+
+    monkeypatch.setattr(torch.nn.SyncBatchNorm, "forward", forward)
+    address = f"file://{tmp_path / 'rendezvous'}"
+    torch.distributed.init_process_group("nccl", init_method=address, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@NEEDS_CUDA
+@pytest.mark.usefixtures("group_of_one")
+@pytest.mark.parametrize("compiled_from", [1, 1 << 40])
+def test_synchronised_networks_are_captured_and_their_gradients_shared(
+    tiny_model: Model, monkeypatch: pytest.MonkeyPatch, compiled_from: int
+) -> None:
+    monkeypatch.setattr("incseg.engine.quick_network.COMPILED_FROM", compiled_from)
+    fabric = Fabric(accelerator="cuda", devices=1)
+    plain, wanted = tiny_model.segmenter.to(fabric.device).train(), {"with_stages": False, "with_raw_stages": False}
+    captured, given = convert_sync_batchnorm(copy.deepcopy(plain)), images().to(fabric.device)
+    quick = DistributedDataParallel(student_network(captured, SHAPE, fabric, quick=True, **wanted))
+    for _ in range(3):  # messages of the graph and of its surroundings take turns
+        for network in (quick, plain):
+            network.zero_grad()
+            network(given).logits.square().mean().backward()
+    for one, other in zip(plain.parameters(), captured.parameters(), strict=True):
+        if one.grad is not None:
+            assert other.grad is not None
+            assert (one.grad - other.grad).norm() <= 1e-2 * one.grad.norm() + 1e-6
+    for before, after in zip(plain.buffers(), captured.buffers(), strict=True):
+        if before.is_floating_point():
+            torch.testing.assert_close(after, before, rtol=1e-3, atol=1e-4)

@@ -64,6 +64,14 @@ def test_pixel_contrast_uses_the_student_and_the_ground_truth_alone() -> None:
     assert PixelContrast(weight=1.0).losses(view)["contrast"].item() == pytest.approx(expected, rel=1e-6)
 
 
+def test_pixels_are_contrasted_at_the_first_step_only_where_that_is_asked_for() -> None:
+    view = replace(make_view(FIRST), teacher=None)
+    plain, shaping = (methods.parse("pixel", {"pixel": {"from_the_start": asked}}) for asked in (False, True))
+    assert "contrast" not in plain.losses(view)
+    assert shaping.losses(view)["contrast"].item() > 0
+    assert plain.first_step != shaping.first_step, "runs with one must not begin with the step 0 of the other"
+
+
 def test_segment_contrast_uses_the_means_per_image_and_class() -> None:
     view = make_view()
     means: list[list[float]] = []

@@ -23,6 +23,7 @@ def bench(
     method: tuple[str, ...] = ("mib", "mib+ucd"),
     recipe: str = "",
     data_root: OptionalFolder = None,
+    foreground: float | None = None,
     settings: Layer | None = None,
 ) -> None:
     """Measure on this machine, side by side in one run.
@@ -47,6 +48,7 @@ def bench(
         recipe: step, train, loader: the protocol or recipe that says network, crop and batch (default: of step
             shapes/4-2/overlapped, of the others generated photos of 500×375 pixels).
         data_root: step, train, loader: folder of its dataset.
+        foreground: step: share of the pixels in which the teacher finds an old class (default: 0.3, as in VOC's masks).
         settings: step, train, loader: any setting of a run, by section and name.
     """
     if what in ("contrastive", "losses", "extend") and settings:
@@ -74,4 +76,4 @@ def bench(
     else:
         from incseg.bench.iteration import benchmark_step
 
-        Console().show(benchmark_step(method, recipe or STEP_RECIPE, data_root, device, settings))
+        Console().show(benchmark_step(method, recipe or STEP_RECIPE, data_root, device, settings, foreground))

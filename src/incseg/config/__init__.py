@@ -1,6 +1,6 @@
 """The configuration of a run: validated, layered from recipes, and written beside the result."""
 
-from incseg.config.compare import RESCORING, SCORING, differing_setting, flat_settings
+from incseg.config.compare import RESCORING, SCORING, differing_setting, flat_settings, result_settings
 from incseg.config.recipes import (
     Layer,
     from_yaml,
@@ -62,6 +62,7 @@ __all__ = [
     "recipe_folder",
     "recipe_names",
     "refuse_twice",
+    "result_settings",
     "section_types",
     "setting_names",
     "split_sum",

@@ -33,6 +33,12 @@ def flat_settings(config: RunConfig) -> dict[str, Any]:
     return {name: value for name, value in everything.items() if name not in RUNTIME_ONLY}
 
 
+def result_settings(config: RunConfig) -> dict[str, Any]:
+    """What a result has among its settings: these have fields of their own there."""
+    own = ("protocol", "method", "seed")
+    return {name: value for name, value in flat_settings(config).items() if name not in own}
+
+
 def differing_setting(there: RunConfig, here: RunConfig, ignoring: tuple[str, ...] = ()) -> str:
     """The first setting in which two runs differ, in words; empty if they are the same experiment."""
     one, two = flat_settings(there), flat_settings(here)

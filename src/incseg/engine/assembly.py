@@ -14,7 +14,7 @@ from lightning.fabric import Fabric
 from lightning.fabric.strategies.ddp import DDPStrategy
 
 from incseg import methods
-from incseg.config import RunConfig, flat_settings, to_yaml
+from incseg.config import RunConfig, result_settings, to_yaml
 from incseg.console import Console, is_rank_zero
 from incseg.curriculum import build_curriculum
 from incseg.datasets import dataset_entry
@@ -45,7 +45,6 @@ from incseg.seeding import seed_from
 LINEAGE = ("colours", "extends")  # what a result says of where its model comes from; evaluating again keeps it
 MOST_REPEATS = 32  # of an image in one batch
 OF_EXTENSIONS = ("known", "validation", "replay", "replayed_images")  # settings of the data
-NAMED = ("protocol", "method", "seed")  # fields of a result of their own, so not repeated among its settings
 
 
 def launch(config: RunConfig) -> Fabric:
@@ -273,6 +272,6 @@ def run_header(config: RunConfig, fabric: Fabric, lineage: Mapping[str, Any]) ->
         "seed": config.seed,
         **lineage,
         "scored_as": config.scored_as,
-        "settings": {name: value for name, value in flat_settings(config).items() if name not in NAMED},
+        "settings": result_settings(config),
         "environment": environment(fabric),
     }

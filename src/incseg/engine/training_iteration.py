@@ -38,7 +38,7 @@ class Iterations:
         """Student and teacher of a step as an iteration calls them."""
         engine, crop = self.config.engine, self.config.data.crop_size
         together = self.config.optim.batch_size // self.fabric.world_size // engine.accumulate
-        shape, quick = (together, 3, crop, crop), self.quick and self.fabric.world_size == 1
+        shape, quick = (together, 3, crop, crop), self.quick
         wanted = {"with_stages": self.method.needs_stages, "with_raw_stages": self.method.needs_raw_stages}
         captured = quick and not engine.recompute
         student = student_network(

@@ -117,7 +117,8 @@ class StudentContrast(Contrast):
     """Supervised contrast within the student, by ground truth: eq. 7 with R from the ground truth and no S.
 
     The paper leaves open whether background takes part; it does in the authors' code, and must where a step has a
-    single new class. The loss is not used at step 0, so that all rows of the ablation start from one model.
+    single new class. Unless a part trains step 0 too, the loss is not used there, so that all rows of the ablation
+    start from one model.
     """
 
     weight: float = 0.01
@@ -126,12 +127,13 @@ class StudentContrast(Contrast):
 
     def losses(self, view: View) -> dict[str, Tensor]:
         """``λ L_cd`` among the anchors."""
-        if view.step.index == 0:
+        if view.step.index == 0 and self.first_step is None:
             return {}
         size = grid_size(view, self.stride)
         regions = COMPLETE if view.step.complete else VISIBLE
         labels = keep_regions(labels_on_grid(view.labels, size), regions, view.step)
         features, ids = self.anchors(pixels_on_grid(view.student.embedding, size), labels, view.step.num_classes)
+        features = features.to(view.computed_in)
         loss = losses.contrastive_distillation_global(
             features, ids, features.detach()[:0], ids[:0], temperature=self.temperature
         )
@@ -149,6 +151,13 @@ class PixelContrast(StudentContrast):
     def anchors(self, pixels: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """The pixels themselves."""
         return pixels, labels.flatten()
+
+
+@dataclass
+class PixelContrastFromTheStart(PixelContrast):
+    """At step 0 too, to shape the features that later steps begin with."""
+
+    first_step: ClassVar[str | None] = "pixel contrast"
 
 
 @dataclass
@@ -204,9 +213,12 @@ def cd(weight: Weight = 0.01, temperature: Temperature = 0.07, stride: Stride = 
 
 
 @register_method("pixel", "contrast among the student's pixels by ground truth: an ablation of ucd", paper=PAPER)
-def pixel(weight: Weight = 0.01, temperature: Temperature = 0.07, stride: Stride = 16) -> Sequence[Part]:
-    """``L = L_ce + λ L_pixel``."""
-    return [default(CrossEntropy()), PixelContrast(weight, temperature, stride)]
+def pixel(
+    weight: Weight = 0.01, temperature: Temperature = 0.07, stride: Stride = 16, from_the_start: bool = False
+) -> Sequence[Part]:
+    """``L = L_ce + λ L_pixel``; ``from_the_start`` at step 0 too, for example to shape the features of ``analytic``."""
+    contrast = PixelContrastFromTheStart if from_the_start else PixelContrast
+    return [default(CrossEntropy()), contrast(weight, temperature, stride)]
 
 
 @register_method("segment", "contrast among the student's class means by ground truth: an ablation of ucd", paper=PAPER)

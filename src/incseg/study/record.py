@@ -11,7 +11,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from incseg.config import RunConfig, as_text, flat_settings, from_yaml, load_recipe, published_name, section_types
+from incseg.config import (
+    RunConfig,
+    as_text,
+    flat_settings,
+    from_yaml,
+    load_recipe,
+    published_name,
+    result_settings,
+    section_types,
+)
 from incseg.methods import parse
 from incseg.results import RECORD, Run
 from incseg.run_folder import RunFolder, write_json
@@ -31,6 +40,20 @@ def write_record(run: Run, out: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, record_of(run, from_yaml(RunFolder(run.folder).config)))
     return path
+
+
+def find_record(config: RunConfig, folder: Path) -> Path | None:
+    """The record of such a run below a folder, if there is one.
+
+    A setting that it does not name did not exist yet when it was written, so it must be at its default here.
+    """
+    ours = _without_places(result_settings(config))
+    plain = result_settings(load_recipe(config.protocol, {"method": config.method, "seed": config.seed}))
+    for path in sorted((folder / recipe_name(config.protocol)).glob(f"{config.method}-seed{config.seed}-*{RECORD}")):
+        theirs = json.loads(path.read_text(encoding="utf-8"))["settings"]
+        if theirs.keys() <= ours.keys() and all(theirs.get(name, plain.get(name)) == ours[name] for name in ours):
+            return path
+    return None
 
 
 def record_of(run: Run, config: RunConfig) -> dict[str, Any]:

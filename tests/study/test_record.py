@@ -1,0 +1,31 @@
+"""Records are found again by what was run; the pages that are made from them are tested in tests/report."""
+
+import json
+from pathlib import Path
+
+from incseg.config import from_yaml
+from incseg.results import Run
+from incseg.study.record import find_record, write_record
+from made_up import write_result
+
+
+def test_a_run_is_recorded_where_one_with_its_settings_is(tmp_path: Path) -> None:
+    folder = write_result(tmp_path / "run", "voc/15-5/overlapped", "mib", lambda *_: 0.5, seed=42)
+    path = write_record(Run.read(folder), tmp_path)
+    config = from_yaml(folder / "config.yaml")
+    assert find_record(config, tmp_path) == path
+    assert find_record(config.model_copy(update={"seed": 43}), tmp_path) is None
+    other = config.optim.model_copy(update={"epochs": config.optim.epochs + 1})
+    assert find_record(config.model_copy(update={"optim": other}), tmp_path) is None
+
+
+def test_a_setting_that_a_record_does_not_know_yet_must_be_at_its_default(tmp_path: Path) -> None:
+    folder = write_result(tmp_path / "run", "voc/15-5/overlapped", "mib", lambda *_: 0.5, seed=42)
+    path = write_record(Run.read(folder), tmp_path)
+    record = json.loads(path.read_text())
+    del record["settings"]["data.sampling"]
+    path.write_text(json.dumps(record))
+    config = from_yaml(folder / "config.yaml")
+    assert find_record(config, tmp_path) == path
+    balanced = config.data.model_copy(update={"sampling": "balanced"})
+    assert find_record(config.model_copy(update={"data": balanced}), tmp_path) is None
