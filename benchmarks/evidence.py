@@ -82,15 +82,15 @@ SHAPED = "pixel+analytic --pixel.from-the-start true"  # UCD's contrast where it
 
 STUDIES = (
     Study("does UCD help", [MANY, FEW], ["mib", "mib+ucd", "plop", "plop+ucd", "ucd", "analytic"], THREE),
-    Study("without any of it", [MANY, FEW], ["ft"]),
+    Study("before it", [MANY, FEW], ["ft", "lwf", "ilt"]),
     Study("what of its gain is the frozen head", [MANY], [FROZEN, f"{FROZEN} --ucd.weight 0.0"], THREE),
     Study("the upper reference", ["voc/offline"], ["ft"]),
     Study("later methods", [MANY, FEW], ["rcil", "mib+ewf", "mbs", "mib+nest", "ssul", "star", "dkd"]),
+    Study("wider, and shaped by contrast", [MANY, FEW], [WIDE, SHAPED]),
     Study("ten steps", [TEN], ["mib", "analytic", "mib+ucd", "plop"]),
     Study("the paper's ablation", [DISJOINT], ["mib", "plop", "analytic", *ABLATIONS["contrast"]]),
-    Study("wider, and shaped by contrast", [MANY, FEW], [WIDE, SHAPED]),
+    Study("with a step 0 of their own", [MANY, FEW], ["sdr", "mib+sdr", "mib+ucd --ucd.released true"]),
     *(Study(f"UCD: {name}", [DISJOINT], tried) for name, tried in ABLATIONS.items() if name != "contrast"),
-    Study("earlier methods", [MANY, FEW], ["lwf", "ilt", "sdr", "mib+sdr", "mib+ucd --ucd.released true"]),
     Study("one new class", ["voc/19-1/overlapped"], ["mib", "mib+ucd", "plop", "analytic"]),
     Study("another encoder", [MANY], ["mib", "mib+ucd", "plop", "analytic"], ONE, "tu-tf_efficientnet_lite0"),
     Study("UCD and later methods", [MANY, FEW], ["star+ucd", "dkd+ucd"]),
