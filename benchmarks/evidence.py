@@ -80,12 +80,15 @@ class Study:
 WIDE = "analytic --analytic.width 8192"
 SHAPED = "pixel+analytic --pixel.from-the-start true"  # UCD's contrast where it can act on what closed forms begin with
 
+UCD = ["mib", "mib+ucd", "plop", "plop+ucd", "ucd"]
+LATER = ["rcil", "mib+ewf", "mbs", "mib+nest", "ssul", "star", "dkd"]
+
 STUDIES = (
-    Study("does UCD help", [MANY, FEW], ["mib", "mib+ucd", "plop", "plop+ucd", "ucd", "analytic"], THREE),
+    Study("who is ahead", [MANY, FEW], [*UCD, "analytic", *LATER]),
+    Study("does UCD help", [MANY, FEW], [*UCD, "analytic"], THREE),
     Study("before it", [MANY, FEW], ["ft", "lwf", "ilt"]),
     Study("what of its gain is the frozen head", [MANY], [FROZEN, f"{FROZEN} --ucd.weight 0.0"], THREE),
     Study("the upper reference", ["voc/offline"], ["ft"]),
-    Study("later methods", [MANY, FEW], ["rcil", "mib+ewf", "mbs", "mib+nest", "ssul", "star", "dkd"]),
     Study("wider, and shaped by contrast", [MANY, FEW], [WIDE, SHAPED]),
     Study("ten steps", [TEN], ["mib", "analytic", "mib+ucd", "plop"]),
     Study("the paper's ablation", [DISJOINT], ["mib", "plop", "analytic", *ABLATIONS["contrast"]]),

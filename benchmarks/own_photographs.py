@@ -6,7 +6,7 @@ commands: ``incseg train``, ``incseg extend`` with every method, ``incseg eval``
 
     python benchmarks/own_photographs.py VOC2012 --out runs/own --weights resnet18.safetensors
 
-It writes ``table.md`` and ``numbers.jsonl`` into ``--out``; run again, it resumes.
+It writes ``table.md`` and ``numbers.jsonl`` into ``--out``; run again, it resumes, also with other ``--methods``.
 """
 
 import argparse
@@ -52,13 +52,14 @@ def main() -> None:
     parser.add_argument("--epochs", default="30", help="of the base")
     parser.add_argument("--crop", default="256")
     parser.add_argument("--share", type=float, default=1.0, help="of the photographs, to try the script")
+    parser.add_argument("--methods", nargs="+", default=METHODS, help="of the extensions")
     given = parser.parse_args()
     folders = prepared(given.voc, given.out / "data", given.share)
     base = given.out / "base"
     network = ["--model.encoder", "resnet18", "--model.weights", given.weights, "--data.crop-size", given.crop]
     incseg("train", "folder/offline", "--method", "ft", "--data-root", folders[BASE.name], "--out", base,
            "--optim.epochs", given.epochs, *network)  # fmt: skip
-    rows = [row for method in METHODS for row in extended(method, base, folders, given.out)]
+    rows = [row for method in given.methods for row in extended(method, base, folders, given.out)]
     (given.out / "numbers.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     (given.out / "table.md").write_text(table(rows), encoding="utf-8")
     print(table(rows))
