@@ -83,6 +83,11 @@ def test_unbiased_cross_entropy_equals_its_definition(old_classes: int) -> None:
     assert float(unbiased_cross_entropy(logits, labels, old_classes=old_classes)) == pytest.approx(expected, rel=1e-12)
 
 
+def test_unbiased_ignored_pixels_are_not_taken_for_a_class_of_that_number() -> None:
+    logits, labels = torch.randn(1, 300, 2, 2), torch.full((1, 2, 2), 255)
+    assert unbiased_cross_entropy(logits, labels, old_classes=280) == 0
+
+
 def test_law_without_old_classes_unbiased_is_plain() -> None:
     logits, labels = example()
     unbiased = unbiased_cross_entropy(logits, labels, old_classes=1)

@@ -87,7 +87,8 @@ def student_network(
     student: Segmenter, shape: Sequence[int], fabric: Fabric, *, quick: bool, recompute: bool = False, **wanted: bool
 ) -> QuickStudent:
     """The student for batches of this shape, ready for ``fabric.setup``."""
-    flat = FlatNetwork(student, recompute=recompute, compiled=quick and _is_large(shape), **wanted)
+    compiled = quick and _is_large(shape) and not _is_synchronised(student)
+    flat = FlatNetwork(student, recompute=recompute, compiled=compiled, **wanted)
     if not quick or fabric.device.type != "cuda":
         return QuickStudent(flat, flat)
     # Gradients are made on the stream of the capture and added to those of the parameters on another: as is intended.
@@ -136,6 +137,11 @@ def _compiled(body: FlatBody) -> Flat:
             return run(images)
 
     return run
+
+
+def _is_synchronised(student: Segmenter) -> bool:
+    """Whether its normalisation waits for other processes, in the middle of what a compiler would join."""
+    return any(isinstance(module, nn.SyncBatchNorm) and module.training for module in student.modules())
 
 
 def _is_large(shape: Sequence[int]) -> bool:

@@ -60,7 +60,7 @@ def unbiased_cross_entropy(
         return label_losses(logits, labels, old_classes=old_classes, grouped_labels=grouped).sum() / labels.numel()
     log_probs = torch.log_softmax(full_size(logits), dim=1)
     background = torch.logsumexp(log_probs[:, :old_classes], dim=1, keepdim=True)
-    as_background = (labels < old_classes) & (not learn_labelled_old)
+    as_background = (labels < old_classes) & (labels != IGNORE) & (not learn_labelled_old)
     return _mean_over_pixels(torch.cat([background, log_probs[:, 1:]], dim=1), labels.where(~as_background, 0))
 
 
