@@ -45,9 +45,9 @@ def benchmark_step(
     if not 0 <= foreground <= 1:
         raise InputError(f"--foreground {foreground} is no share of the pixels: give a number from 0 to 1.")
     names = list(dict.fromkeys(["ft", *methods]))
-    layer = merge(
-        merge({"engine": {"accelerator": device}}, settings or {}), {"data": {"root": data_root}} if data_root else {}
-    )
+    # A few batches are all that is loaded: no processes are started for them, and no images kept.
+    layer = merge({"engine": {"accelerator": device}, "data": {"workers": 0, "cache": "none"}}, settings or {})
+    layer = merge(layer, {"data": {"root": data_root}} if data_root else {})
     configs = [load_recipe(recipe, merge(layer, {"method": name})) for name in names]
     if Protocol.parse(configs[0].protocol).task == "offline":
         raise InputError(f"{recipe} has a single step: choose a protocol or recipe with at least two.")
