@@ -67,8 +67,8 @@ class Outputs(NamedTuple):
         embedding: (B, D, h, w), the decoder's output.
         stages: the encoder's feature maps, finest first; empty unless a part says ``needs_stages``.
         align_corners: how this network's logits are brought to the size of the image.
-        raw_stages: the stages before their last activation, or as they are where they do not end in one; empty unless
-            a part says ``needs_raw_stages``.
+        raw_stages: the stages before their last activation, or as they are where they do not end in one, in the type
+            the network computes in; empty unless a part says ``needs_raw_stages``.
         head: what the logits mean. The probabilities of every trained head are their softmax.
     """
 
@@ -153,10 +153,12 @@ class View:
 
 
 def in_float32(outputs: Outputs) -> Outputs:
-    """Outputs of a network that ran in a shorter type, as the losses want them."""
-    stages, raw = ([stage.float() for stage in stages] for stages in (outputs.stages, outputs.raw_stages))
+    """Outputs of a network that ran in a shorter type, as the losses want them.
+
+    Raw stages stay as they are: they are large, and kernels that compare them compute in float32 all the same.
+    """
     logits, embedding = outputs.logits.float(), outputs.embedding.float()
-    return outputs._replace(logits=logits, embedding=embedding, stages=stages, raw_stages=raw)
+    return outputs._replace(logits=logits, embedding=embedding, stages=[stage.float() for stage in outputs.stages])
 
 
 def upsample(outputs: Outputs, like: Tensor) -> Tensor:

@@ -73,7 +73,8 @@ class CoarseLogits(NamedTuple):
 
     def of(self, classes: Sequence[int]) -> "CoarseLogits":
         """Those of some classes: a loss that asks for few need not enlarge all."""
-        return self._replace(logits=self.logits[:, list(classes)])
+        chosen = slice(classes[0], classes[-1] + 1) if is_run(classes) else list(classes)  # cut out without waiting
+        return self._replace(logits=self.logits[:, chosen])
 
     def full_size(self) -> Tensor:
         """(B, C, H, W) by two small matrix products, whose gradient is two more.
@@ -87,6 +88,11 @@ class CoarseLogits(NamedTuple):
         with torch.autocast(logits.device.type, enabled=False):
             rows, columns = (_weights(axis, logits.device, logits.dtype) for axis in self.axes)
             return rows @ (logits @ columns.T)
+
+
+def is_run(numbers: Sequence[int]) -> bool:
+    """Whether these are one number after the other, such as the classes of a step."""
+    return bool(numbers) and list(numbers) == list(range(numbers[0], numbers[-1] + 1))
 
 
 Scores = Tensor | CoarseLogits

@@ -102,6 +102,11 @@ def test_gradients_are_unscaled_before_they_are_looked_at() -> None:
     unscale(fabric, optimizer.optimizer)
     assert lower_scale(fabric)
     assert scaler.get_scale() == 512.0
+    optimizer.zero_grad()
+    fabric.backward(layer.weight.sum() + math.inf)  # a loss that no other scale would make finite
+    unscale(fabric, optimizer.optimizer)
+    assert not lower_scale(fabric)
+    assert scaler.get_scale() == 512.0
     assert model is not None
 
 

@@ -1,7 +1,7 @@
 """Student and teacher as graphs or compiled: the same outputs, and nothing left behind."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +17,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from incseg.batch import Outputs
 from incseg.deploy.model import Model
-from incseg.engine.quick_network import KEPT_ACTIVATIONS, FlatNetwork, student_network, teacher_network
+from incseg.engine.quick_network import (
+    KEPT_ACTIVATIONS,
+    FlatNetwork,
+    _captured_or,
+    student_network,
+    teacher_network,
+)
 
 SHAPE = (2, 3, 64, 64)
 NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are captured on CUDA devices")
@@ -100,7 +106,7 @@ def test_compiled_networks_compute_what_the_segmenter_does(tiny_model: Model, mo
     plain = copy.deepcopy(tiny_model.segmenter).train()
     compiled = copy.deepcopy(plain)
     quick = student_network(compiled, SHAPE, fabric, quick=True, **flags)
-    for found in (quick(images()), plain(images(), **flags)):
+    for found in (quick(images()).outputs, plain(images(), **flags)):
         torch.stack([tensor.square().mean() for tensor in tensors(found)]).sum().backward()
     assert_same_gradients(compiled, plain, error=1e-3)  # normalisation is decomposed: other rounding
     for before, after in zip(plain.buffers(), compiled.buffers(), strict=True):
@@ -129,6 +135,20 @@ def test_networks_are_not_compiled_around_messages_to_other_processes(
     assert len(compiled) == 2
 
 
+def test_what_no_graph_can_hold_runs_as_it_is() -> None:
+    def fails(error: RuntimeError) -> Callable[[], str]:
+        def capture() -> str:
+            raise error
+
+        return capture
+
+    with pytest.warns(UserWarning, match="cannot be captured as a graph .*capturing"):
+        assert _captured_or(fails(RuntimeError("operation not permitted when stream is capturing")), "plain") == "plain"
+    with pytest.raises(torch.OutOfMemoryError):
+        _captured_or(fails(torch.OutOfMemoryError("full")), "plain")
+    assert _captured_or(lambda: "graph", "plain") == "graph"
+
+
 @NEEDS_CUDA
 def test_captured_networks_compute_what_the_segmenter_does(tiny_model: Model) -> None:
     fabric = Fabric(accelerator="cuda", devices=1)
@@ -136,7 +156,7 @@ def test_captured_networks_compute_what_the_segmenter_does(tiny_model: Model) ->
     captured, given = copy.deepcopy(plain), images().to(fabric.device)
     quick = student_network(captured, SHAPE, fabric, quick=True, **wanted)
     assert all(torch.equal(a, b) for a, b in zip(plain.buffers(), captured.buffers(), strict=True))
-    for found, network in ((quick(given), quick), (plain(given, **wanted), plain)):
+    for found, network in ((quick(given).outputs, quick), (plain(given, **wanted), plain)):
         sum(tensor.square().mean() for tensor in tensors(found)).backward()  # type: ignore[union-attr]
         assert network.training
     assert_same_gradients(captured, plain)
@@ -175,7 +195,8 @@ def test_synchronised_networks_are_captured_and_their_gradients_shared(tiny_mode
     for _ in range(3):  # messages of the graph and of its surroundings take turns
         for network in (quick, DistributedDataParallel(plain)):
             network.zero_grad()
-            network(given).logits.square().mean().backward()
+            found = network(given)
+            (found.outputs if network is quick else found).logits.square().mean().backward()
     assert_same_gradients(captured, plain, error=1e-4)
     for before, after in zip(plain.buffers(), captured.buffers(), strict=True):
         torch.testing.assert_close(after, before, rtol=1e-3, atol=1e-4)

@@ -9,7 +9,7 @@ import torch
 
 from incseg.config import RunConfig
 from incseg.engine.assembly import build, launch, train
-from incseg.engine.machine import enough_memory
+from incseg.engine.machine import enough_memory, savings
 from incseg.errors import InputError, TrainingError
 
 MakeConfig = Callable[..., RunConfig]
@@ -80,7 +80,18 @@ def test_pieces_that_would_change_the_loss_are_refused(
 
 def test_a_full_memory_is_told_with_what_needs_less(quick_config: MakeConfig) -> None:
     with (
-        pytest.raises(TrainingError, match=r"(?s)--engine\.accumulate 2.*--engine\.recompute true"),
+        pytest.raises(
+            TrainingError, match=r"(?s)--engine\.accumulate 2.*--engine\.recompute true.*--data\.cache none, or"
+        ),
         enough_memory(quick_config("mib")),
     ):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+def test_what_is_used_already_or_would_be_refused_is_not_proposed(quick_config: MakeConfig) -> None:
+    assert [way.split("--")[1] for way in savings(quick_config("mib+ucd"))] == [
+        "engine.recompute true",
+        "data.cache none",
+    ]
+    engine = {"accelerator": "cpu", "recompute": True, "accumulate": 2}
+    assert not list(savings(quick_config("mib", engine=engine, optim={"batch_size": 4}, data={"cache": "none"})))

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 import reference
-from incseg.losses import channel_cube_distance, spatial_cube_distance, weighted_feature_distillation
+from incseg.losses import channel_cube_distance, pod_distance, spatial_cube_distance, weighted_feature_distillation
 
 
 def maps(height: int = 5, width: int = 7) -> tuple[Tensor, Tensor]:
@@ -50,3 +50,11 @@ def test_features_count_by_their_weight() -> None:
     assert float(weighted_feature_distillation(student, teacher, 0 * weights)) == 0
     parts = [weighted_feature_distillation(student[i], teacher[i], weights[i], (weights > 0).sum()) for i in ([0], [1])]
     torch.testing.assert_close(torch.stack(parts).sum(), weighted_feature_distillation(student, teacher, weights))
+
+
+@pytest.mark.parametrize("distance", [spatial_cube_distance, channel_cube_distance, pod_distance])
+def test_short_maps_are_compared_as_float32_ones_are(distance: Callable[[Tensor, Tensor], Tensor]) -> None:
+    student, teacher = (each.bfloat16() for each in maps(8, 8))
+    found = distance(student, teacher)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, distance(student.float(), teacher.float()))

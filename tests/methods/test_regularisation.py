@@ -17,6 +17,7 @@ from incseg import methods
 from incseg.batch import Batch, Outputs, View
 from incseg.config import RunConfig, load_recipe
 from incseg.engine.assembly import train
+from incseg.methods.method import _unless
 from incseg.methods.regularisation import ElasticWeights, ImportancePenalty, PathIntegral, RiemannianWalk
 from incseg.models import Architecture, Segmenter
 from incseg.protocol import steps
@@ -130,6 +131,14 @@ def test_nothing_is_remembered_of_gradients_that_are_not_finite(name: str, itera
         assert torch.equal(value, kept[key]), key
     walk(part, student, 2)
     assert any(not torch.equal(value, kept.get(key, torch.empty(0))) for key, value in part.memory.items())
+
+
+def test_a_counter_on_the_host_does_not_make_it_wait_for_the_device() -> None:
+    before = {"iteration": torch.tensor(3), "fisher": torch.ones(2, device="meta")}
+    after = {"iteration": torch.tensor(4), "fisher": torch.zeros(2, device="meta")}
+    found = _unless(torch.ones((), device="meta"), before, after)  # whose number nobody can read
+    assert found["iteration"] == 4
+    assert found["fisher"].is_meta
 
 
 class Toy(nn.Module):

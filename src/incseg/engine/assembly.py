@@ -60,7 +60,10 @@ def launch(config: RunConfig) -> Fabric:
             devices=engine.devices,
             num_nodes=engine.nodes,
             precision=precision,
-            strategy=DDPStrategy(timeout=timedelta(seconds=engine.timeout)) if several else "auto",
+            # Statistics of normalisation are synchronised, or shared when a step ends: none are sent in between.
+            strategy=DDPStrategy(timeout=timedelta(seconds=engine.timeout), broadcast_buffers=False)
+            if several
+            else "auto",
         )
     except (RuntimeError, ValueError) as error:
         raise InputError(

@@ -12,8 +12,9 @@ WARM_UP = 3  # runs before a capture, in which libraries choose their algorithms
 
 def captured(run: Callable[[Tensor], Result], example: Tensor) -> Callable[[Tensor], Result]:
     """The same; for tensors shaped as the example, every call writes its result over that of the call before."""
-    given, graph = example.clone(), torch.cuda.CUDAGraph()
-    with torch.cuda.stream(torch.cuda.Stream()):
+    given, graph, stream = example.clone(), torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
         for _ in range(WARM_UP):
             run(given)
         torch.cuda.current_stream().synchronize()

@@ -47,13 +47,22 @@ class UpdateGuard:
 
     def __post_init__(self) -> None:
         self._now = [buffer for buffer in self.student.buffers() if buffer.is_floating_point()]
-        self._kept = self._joined()
+        self.keep_statistics()
         self._parameters = [parameter for parameter in self.student.parameters() if parameter.requires_grad]
 
     @property
     def waits(self) -> bool:
         """Whether every update waits for its verdict, which then costs nothing to read."""
         return not self.optimizer.optimizer.defaults.get("fused")
+
+    def own_gradients(self) -> None:
+        """Give the parameters gradients of their own: those that a graph made, its next replay writes over."""
+        for parameter in self._parameters:
+            parameter.grad = None if parameter.grad is None else parameter.grad.clone()
+
+    def keep_statistics(self) -> None:
+        """Those of batch normalisation as they are now are what a skipped update goes back to."""
+        self._kept = self._joined()
 
     @torch.no_grad()
     def judge(self, terms: Mapping[str, Tensor]) -> Tensor:
@@ -69,7 +78,7 @@ class UpdateGuard:
         self._unread.append(verdict)
         if self.waits and not verdict.wrong.item():
             self.optimizer.step()
-            self._kept = self._joined()
+            self.keep_statistics()
             return
         if not self.waits:
             self.optimizer.optimizer.found_inf = verdict.wrong  # type: ignore[attr-defined]  # read by PyTorch's fused kernels

@@ -10,6 +10,7 @@ import torch
 
 from incseg.config import EngineConfig, RunConfig
 from incseg.errors import TrainingError
+from incseg.methods import parse
 from incseg.models import Segmenter
 from incseg.run_folder import RunFolder
 
@@ -58,12 +59,24 @@ def enough_memory(config: RunConfig) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         batch, crop = config.optim.batch_size, config.data.crop_size
+        ways = [*savings(config), "or choose a smaller --data.crop-size, --optim.batch-size or encoder"]
         raise TrainingError(
-            f"the memory of the GPU is full with batches of {batch} crops of {crop} pixels: cut batches into pieces "
-            f"with --engine.accumulate {2 * config.engine.accumulate}, keep fewer activations with --engine.recompute "
-            "true, or choose a smaller --data.crop-size, --optim.batch-size or encoder. The last checkpoint is kept "
-            f"({str(error).splitlines()[0][:160]})."
+            f"the memory of the GPU is full with batches of {batch} crops of {crop} pixels: {', '.join(ways)}. "
+            f"The last checkpoint is kept ({str(error).splitlines()[0][:160]})."
         ) from error
+
+
+def savings(config: RunConfig) -> Iterator[str]:
+    """What needs less memory and gives the same result or nearly so, of what this run can still do."""
+    engine, pieces = config.engine, 2 * config.engine.accumulate
+    share = config.optim.batch_size // (engine.devices * engine.nodes)
+    whole = any(part.joins_images for part in parse(config.method, config.settings).parts)
+    if not whole and share % pieces == 0 and share >= 2 * pieces:
+        yield f"cut batches into pieces with --engine.accumulate {pieces}"
+    if not engine.recompute:
+        yield "keep fewer activations with --engine.recompute true"
+    if config.data.cache in ("auto", "gpu"):
+        yield "keep no images on it with --data.cache none"
 
 
 @contextmanager

@@ -22,7 +22,7 @@ def build_optimizer(student: nn.Module, optim: OptimConfig, *, step: int = 0, fu
             groups.setdefault(_factor(name, student, optim, step), []).append(parameter)
     if not groups:
         raise InputError(f"step {step} has nothing to train: every parameter is frozen; raise one of optim.…_rate.")
-    return torch.optim.SGD(
+    optimizer = torch.optim.SGD(
         [{"params": parameters, FACTOR: factor} for factor, parameters in groups.items()],
         lr=optim.learning_rate,
         momentum=optim.momentum,
@@ -30,6 +30,10 @@ def build_optimizer(student: nn.Module, optim: OptimConfig, *, step: int = 0, fu
         nesterov=optim.momentum > 0,
         fused=fused or None,
     )
+    if fused and optim.momentum:  # PyTorch's would be whatever was in memory, if the first update is skipped
+        for parameter in (parameter for parameters in groups.values() for parameter in parameters):
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return optimizer
 
 
 def set_learning_rate(groups: Sequence[dict[str, Any]], rate: float) -> None:

@@ -45,14 +45,15 @@ def unscale(fabric: "Fabric", optimizer: Optimizer) -> None:
 def lower_scale(fabric: "Fabric") -> bool:
     """In place of the optimizer's step, when a gradient was not finite: halve the loss scale for the next iteration.
 
-    Returns whether that may have been the reason: gradients are unscaled, and the scale was large enough to overflow.
+    Returns whether it was halved: a loss that is not finite by itself may have gradients that are, and no other scale
+    would help.
     """
     scaler = _scaler(fabric)
     if scaler is None:
         return False
     before = scaler.get_scale()
     scaler.update()
-    return before > 1
+    return scaler.get_scale() < before
 
 
 def scale_state(fabric: "Fabric") -> dict[str, Any]:

@@ -10,7 +10,7 @@ stay as they are.
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import cast
+from typing import TypeVar, cast
 
 import torch
 from lightning.fabric import Fabric
@@ -27,6 +27,7 @@ COMPILED_FROM = 24 * 384**2  # pixels per batch from which on compiling pays
 KEPT_ACTIVATIONS = 0.9
 Teacher = Callable[[Tensor], Outputs]
 Flat = Callable[[Tensor], tuple[Tensor, ...]]
+Network = TypeVar("Network")
 
 
 class FlatBody(nn.Module):
@@ -70,6 +71,13 @@ class FlatNetwork(nn.Module):
         return Outputs(logits, embedding, others[:stages], aligned, others[stages:], head)
 
 
+class Untouched:
+    """Outputs as they are: of a tuple Fabric would copy every tensor to float32, which some losses do not need."""
+
+    def __init__(self, outputs: Outputs):
+        self.outputs = outputs
+
+
 class QuickStudent(nn.Module):
     """The student as the trainer calls it; ``run`` may be a graph, or code that a compiler made."""
 
@@ -78,9 +86,9 @@ class QuickStudent(nn.Module):
         self.flat = flat
         self._run = (run,)  # in a tuple, so that it is not registered as a second copy of the network
 
-    def forward(self, images: Tensor) -> Outputs:
+    def forward(self, images: Tensor) -> Untouched:
         """As the segmenter."""
-        return self.flat.as_outputs(self._run[0](images))
+        return Untouched(self.flat.as_outputs(self._run[0](images)))
 
 
 def student_network(
@@ -93,15 +101,21 @@ def student_network(
         return QuickStudent(flat, flat)
     # Gradients are made on the stream of the capture and added to those of the parameters on another: as is intended.
     torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
-    with _statistics_kept(student), _without_cached_casts(fabric):
-        graphed = torch.cuda.make_graphed_callables(flat, (_blank(shape, fabric),), WARM_UP, allow_unused_input=True)
-        return QuickStudent(flat, cast(Flat, graphed))
+
+    def as_graph() -> QuickStudent:
+        with _statistics_kept(student), _without_cached_casts(fabric):
+            inputs = (_blank(shape, fabric),)
+            graphed = torch.cuda.make_graphed_callables(flat, inputs, WARM_UP, allow_unused_input=True)
+            return QuickStudent(flat, cast(Flat, graphed))
+
+    plain = FlatNetwork(student, recompute=recompute, **wanted)
+    return _captured_or(as_graph, QuickStudent(plain, plain))
 
 
 def teacher_network(
     teacher: Segmenter, shape: Sequence[int], fabric: Fabric, *, quick: bool, **wanted: bool
 ) -> Teacher:
-    """The teacher for batches of this shape; its outputs are in float32, and a graph writes the next ones over them."""
+    """The teacher for batches of this shape, with outputs as losses want them; a graph writes over the last ones."""
     flat = FlatNetwork(teacher, compiled=quick and _is_large(shape), **wanted)
 
     @torch.no_grad()
@@ -111,8 +125,25 @@ def teacher_network(
 
     if not quick or fabric.device.type != "cuda":
         return outputs_of
-    with _without_cached_casts(fabric):
-        return captured(outputs_of, _blank(shape, fabric))
+
+    def as_graph() -> Teacher:
+        with _without_cached_casts(fabric):
+            return captured(outputs_of, _blank(shape, fabric))
+
+    plain: Teacher = outputs_of
+    return _captured_or(as_graph, plain)
+
+
+def _captured_or(as_graph: Callable[[], Network], plain: Network) -> Network:
+    """A network as a graph; as it is, if it does what no graph can hold, such as waiting for the device."""
+    try:
+        return as_graph()
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        warnings.warn(f"the network runs as it is, since it cannot be captured as a graph ({reason})", stacklevel=3)
+        return plain
 
 
 def _compiled(body: FlatBody) -> Flat:
@@ -157,9 +188,11 @@ def _blank(shape: Sequence[int], fabric: Fabric) -> Tensor:
 def _statistics_kept(student: Segmenter) -> Iterator[None]:
     """Warming up runs the network on nothing: what batch normalisation makes of that is forgotten."""
     kept = {name: buffer.clone() for name, buffer in student.named_buffers()}
-    yield
-    for name, buffer in student.named_buffers():
-        buffer.copy_(kept[name])
+    try:
+        yield
+    finally:
+        for name, buffer in student.named_buffers():
+            buffer.copy_(kept[name])
 
 
 @contextmanager

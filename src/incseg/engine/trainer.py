@@ -1,6 +1,7 @@
 """The trainer: all steps of a protocol, one after another; an interrupted run resumes and ends with the same bits."""
 
 import copy
+import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -127,10 +128,14 @@ class Trainer:
         elif self.method.solves and step.index > 0:
             images = self._solve(step)
         else:
-            run = self.prepare(step)
-            self._train(run)
-            images = run.images.shares[0]
+            images = self._learn(step)
         return self._finish(step, images)
+
+    def _learn(self, step: Step) -> int:
+        """Train a step; returns the number of its images. What only training needs is let go of before scoring."""
+        run = self.prepare(step)
+        self._train(run)
+        return run.images.shares[0]
 
     def _finish(self, step: Step, images: int) -> dict[str, Any]:
         """Score a step and mark it as finished."""
@@ -170,6 +175,7 @@ class Trainer:
 
     def prepare(self, step: Step) -> StepRun:
         """Prepare a step: the student becomes the teacher, the classifier grows, the method's parts begin."""
+        gc.collect()  # graphs of the step before hold memory, and may not be freed while others are captured
         teacher = None
         self.student.keep_original(None)  # only heads that are solved look at it, and training leaves it unused
         if step.index > 0:
@@ -292,6 +298,7 @@ class Trainer:
             return 0
         self.student.load_state_dict(checkpoint.model)
         run.guard.optimizer.optimizer.load_state_dict(checkpoint.optimizer)
+        run.guard.keep_statistics()
         load_scale(self.fabric, checkpoint.scale)
         self._load_memory(checkpoint.memory)
         self.left_out.training.update(checkpoint.left_out)

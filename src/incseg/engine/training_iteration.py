@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from lightning.fabric import Fabric
 from torch import Tensor
 
-from incseg.batch import Batch, View
+from incseg.batch import Batch, View, in_float32
 from incseg.config import RunConfig
 from incseg.engine.finite import UpdateGuard, Verdict
 from incseg.engine.optimizer import build_optimizer, set_learning_rate
@@ -16,6 +15,7 @@ from incseg.engine.precision import unscale
 from incseg.engine.quick_network import QuickStudent, Teacher, student_network, teacher_network
 from incseg.engine.step_run import StepRun
 from incseg.errors import InputError
+from incseg.losses import sum_over_processes
 from incseg.methods import Context, Method
 from incseg.models import Segmenter
 from incseg.seeding import seed_from
@@ -83,6 +83,8 @@ class Iterations:
                 view = self._view(run, piece)
                 found.append(self.method.losses(view))
                 self.fabric.backward(torch.stack(list(found[-1].values())).sum() / len(pieces))
+            if more and len(found) == 1:
+                run.guard.own_gradients()
         if len(found) == 1:
             return view, dict(found[0])
         return view, {name: torch.stack([terms[name] for terms in found]).mean(dim=0) for name in found[0]}
@@ -90,13 +92,13 @@ class Iterations:
     def _view(self, run: StepRun, batch: Batch) -> View:
         short = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
         dtype = short.get(self.config.engine.precision, torch.float32) if self.quick else torch.float32
-        outputs = run.guard.model(batch.images)
+        outputs = in_float32(run.guard.model(batch.images).outputs)
         teacher_outputs = None if run.teacher is None else run.teacher(batch.images)
         return self.method.view(batch, outputs, teacher_outputs, run.step, fused=self.quick, computed_in=dtype)
 
     def total(self, values: Tensor) -> Tensor:
         """Summed over all processes."""
-        return values if self.fabric.world_size == 1 else cast(Tensor, self.fabric.all_reduce(values, reduce_op="sum"))
+        return sum_over_processes(values)  # Fabric's own waits for all processes, and so for the device
 
     def check(self) -> None:
         """Refuse to cut batches into pieces where that would change the objective."""

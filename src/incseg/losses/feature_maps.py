@@ -7,6 +7,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
+def widened(maps: Tensor) -> Tensor:
+    """In float32 or wider: squares of shorter numbers lose what is to be compared."""
+    return maps.to(torch.promote_types(maps.dtype, torch.float32))
+
+
 def mean_norm(gap: Tensor) -> Tensor:
     """``1/B Σ_b ‖x_b‖₂`` of (B, …) float; a scalar, 0 for an empty batch."""
     return mean_root(gap.square().flatten(1).sum(dim=1))
@@ -36,7 +41,7 @@ def spatial_cube_distance(student: Tensor, teacher: Tensor, windows: Sequence[in
     Returns:
         A scalar; 0 where the maps agree (with zero gradient), and for an empty batch.
     """
-    gap = student.square() - teacher.detach().square()  # means are linear
+    gap = widened(student).square() - widened(teacher.detach()).square()  # means are linear
     return torch.stack([mean_norm(_window_means(gap, k)) for k in windows]).mean()
 
 
@@ -58,7 +63,7 @@ def channel_cube_distance(student: Tensor, teacher: Tensor) -> Tensor:
     Returns:
         A scalar; 0 where the maps agree (with zero gradient), and for an empty batch.
     """
-    gap = student.square() - teacher.detach().square()
+    gap = widened(student).square() - widened(teacher.detach()).square()
     pooled = F.avg_pool2d(gap.flatten(2), (NEIGHBOURS, 1), stride=1, padding=(NEIGHBOURS // 2, 0))
     return mean_norm(pooled)
 

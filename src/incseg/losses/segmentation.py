@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from incseg.losses.coarse import is_fused, label_losses
 from incseg.protocol import IGNORE
-from incseg.upsampling import CoarseLogits, Scores, full_size
+from incseg.upsampling import CoarseLogits, Scores, full_size, is_run
 
 
 def cross_entropy(logits: Scores, labels: Tensor) -> Tensor:
@@ -66,7 +66,9 @@ def unbiased_cross_entropy(
 
 def class_counts(labels: Tensor, *, num_classes: int) -> Tensor:
     """(C,) int64: how many pixels each class has; labels are as in :func:`cross_entropy`."""
-    return torch.bincount(labels[labels != IGNORE].flatten(), minlength=num_classes)[:num_classes]
+    counted = labels.where((labels != IGNORE) & (labels < num_classes), num_classes).flatten()
+    counts = counted.new_zeros(num_classes + 1)  # bincount would wait for the device to learn how many there are
+    return counts.scatter_add_(0, counted, torch.ones_like(counted))[:num_classes]
 
 
 def balanced_cross_entropy(
@@ -116,14 +118,20 @@ def binary_cross_entropy(
     Returns:
         A scalar; 0 (with zero gradient) when every pixel is ignored or no class is asked for.
     """
-    asked = torch.tensor(range(logits.shape[1]) if classes is None else classes, dtype=torch.int64)
-    asked = asked.to(labels.device)
+    asked = _numbers(range(logits.shape[1]) if classes is None else classes, labels.device)
     targets = (labels.unsqueeze(1) == asked.view(1, -1, 1, 1)).to(logits.dtype)
     if classes is not None:
         logits = logits.of(classes) if isinstance(logits, CoarseLogits) else logits.index_select(1, asked)
-    weight = None if positive_weight == 1 else targets.new_tensor(positive_weight)
+    weight = None if positive_weight == 1 else targets.new_full((), positive_weight)
     per_pixel = F.binary_cross_entropy_with_logits(full_size(logits), targets, reduction="none", pos_weight=weight)
     return per_pixel.sum(dim=1).where(labels != IGNORE, 0).sum() / max(labels.numel(), 1)
+
+
+def _numbers(classes: Sequence[int], device: torch.device) -> Tensor:
+    """On a device; those that follow each other are made there, since what is sent to it would wait for it."""
+    if is_run(classes):
+        return torch.arange(classes[0], classes[-1] + 1, device=device)
+    return torch.tensor(classes, dtype=torch.int64, device=device)
 
 
 def _mean_over_pixels(log_probs: Tensor, labels: Tensor) -> Tensor:

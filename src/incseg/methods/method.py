@@ -287,13 +287,17 @@ def _refuse_two_replays(parts: Sequence[Part]) -> None:
 
 
 def _unless(wrong: Tensor, before: dict[str, Tensor], after: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What is remembered after an iteration; what was before it if something was wrong."""
+    """What is remembered after an iteration; what was before it if something was wrong.
+
+    That is decided on the device. What a part keeps on the host counts iterations, also those that were skipped.
+    """
     changed = {key: value for key, value in after.items() if value is not before.get(key)}
-    known = {key: before[key] for key in changed if key in before}
-    if all(key in known and _alike(known[key], value, wrong.device) for key, value in changed.items()):
-        return after | {key: torch.where(wrong > 0, known[key], value) for key, value in changed.items()}
+    changed = {key: value for key, value in changed.items() if value.device == wrong.device}
+    if all(key in before and _alike(before[key], value) for key, value in changed.items()):
+        is_wrong = wrong > 0
+        return after | {key: torch.where(is_wrong, before[key], value) for key, value in changed.items()}
     return before if wrong.item() else after  # something new: mostly in the first iteration of a step
 
 
-def _alike(one: Tensor, other: Tensor, device: torch.device) -> bool:
-    return one.shape == other.shape and one.device == other.device == device
+def _alike(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and one.device == other.device

@@ -175,10 +175,10 @@ class RiemannianWalk(ImportancePenalty):
 
     def observe(self, view: View, student: Segmenter) -> None:  # noqa: ARG002
         """Follow the path at iterations 0, 10, 20 …, then update F: the path is measured with F of before."""
-        iteration = int(self.memory["iteration"])
-        if iteration % self.every == 0:
-            self._follow_path(student, starts=iteration == 0)
-        self.memory["iteration"] = self.memory["iteration"] + 1
+        iteration = self.memory["iteration"].cpu()  # a checkpoint brings it on the device, for which nobody waits
+        if int(iteration) % self.every == 0:
+            self._follow_path(student, starts=int(iteration) == 0)
+        self.memory["iteration"] = iteration + 1
         self.watch_fisher(student)
 
     def _follow_path(self, student: Segmenter, *, starts: bool) -> None:

@@ -230,7 +230,7 @@ def test_large_readings_on_the_gpu() -> None:
 
 
 @needs_gpu
-@pytest.mark.parametrize("name", [name for name in LOSSES if name != "balanced"])
+@pytest.mark.parametrize("name", LOSSES)
 def test_no_synchronisation_equal_bits_and_little_memory(name: str) -> None:
     case = Case(21, 16, (32, 32), (512, 512), batch=4)
     first = run(case, name)

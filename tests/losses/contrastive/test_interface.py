@@ -14,6 +14,7 @@ import reference
 from contrast_cases import Case, in_float64, relative_error, run
 from incseg.losses import contrastive_distillation, share_with_positive
 from incseg.losses.contrastive import chunked as contrastive_chunked
+from incseg.losses.contrastive import interface
 
 
 def case(
@@ -263,3 +264,12 @@ def test_chunked_memory_is_linear() -> None:
 def test_the_share_of_anchors_with_a_positive(anchors: list[int], teacher: list[int], share: float) -> None:
     labels = [torch.tensor(ids, dtype=torch.int64) for ids in (anchors, teacher)]
     assert share_with_positive(*labels, num_classes=4).item() == share
+
+
+def test_a_compiler_that_fails_is_told_and_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: str) -> None:
+        raise RuntimeError("Failed to find C compiler\nand more")
+
+    monkeypatch.setattr(interface, "_streamed_backend", fails)
+    with pytest.warns(UserWarning, match=r"pixels are contrasted without kernels.*Failed to find C compiler\)"):
+        assert not interface._builds.__wrapped__(torch.device("cpu"), torch.float16, torch.float32)

@@ -1,5 +1,6 @@
 """Contrastive distillation: pull pixels of one class together and push the others apart, across two networks."""
 
+from functools import cache
 from typing import Literal, get_args
 
 import torch
@@ -11,7 +12,7 @@ from incseg.losses.contrastive.backend import ContrastSets, ContrastSettings, St
 from incseg.losses.contrastive.dense import dense_loss
 from incseg.losses.contrastive.streamed import Plan, streamed_loss
 from incseg.losses.processes import sum_over_processes
-from incseg.losses.triton_support import has_triton, runs_triton
+from incseg.losses.triton_support import builds, has_triton, runs_triton
 
 Denominator = Literal["negatives", "pair"]
 Backend = Literal["auto", "eager", "chunked", "triton"]
@@ -155,7 +156,7 @@ def _choose(sets: ContrastSets, backend: Backend, world: int) -> Backend:
     if backend != "auto":
         return backend
     if sets.anchors.is_cuda and sets.anchors.shape[1] <= LONGEST_TRITON_ROW and not _triton_obstacle(sets):
-        return "triton"
+        return "triton" if _builds(sets.anchors.device, sets.anchors.dtype, sets.contrast.dtype) else "chunked"
     dense = world == 1 and len(sets.anchors) * (len(sets.anchors) + len(sets.contrast)) <= DENSE_ON_CPU
     return "eager" if dense else "chunked"
 
@@ -171,6 +172,20 @@ def _triton_obstacle(sets: ContrastSets) -> str:
     if not all(x is None or runs_triton(x) for x in sets):
         return f"it needs CUDA tensors and the anchors are on {sets.anchors.device}"
     return ""
+
+
+@cache
+def _builds(device: torch.device, dtype: torch.dtype, teacher_dtype: torch.dtype) -> bool:
+    """Whether Triton can build the kernels; tried on two classes of a few rows."""
+
+    @torch.enable_grad()
+    def both_passes() -> None:
+        rows = torch.eye(4, 32, device=device, dtype=dtype, requires_grad=True)
+        labels, probs = torch.arange(4, device=device) // 2, torch.ones(4, 3, device=device)
+        sets = ContrastSets(rows, labels, rows.detach().to(teacher_dtype), labels, probs, probs)
+        streamed_loss(Plan(_streamed_backend("triton"), _settings(0.07, "negatives", False), None, 1), sets).backward()
+
+    return builds(both_passes, "pixels are contrasted without kernels")
 
 
 def _streamed_backend(backend: Backend) -> StreamedBackend:

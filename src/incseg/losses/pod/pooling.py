@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from incseg.losses.feature_maps import mean_norm, mean_root
+from incseg.losses.feature_maps import mean_norm, mean_root, widened
 from incseg.losses.pod.strips import gap_strips, is_fusible
 
 SCALES = (1, 2, 4)
@@ -51,7 +51,8 @@ def pod_distance(student: Tensor, teacher: Tensor, scales: Sequence[int] = SCALE
     if fused and _nested(student, fitting) and is_fusible(student, teacher):
         strips = _coarser(gap_strips(student, teacher.detach(), max(fitting)), fitting)  # Φ is linear
         return mean_root(torch.stack([part.square().sum(dim=(1, 2, 3)) for pair in strips for part in pair]).sum(dim=0))
-    return mean_norm(local_pod(student.square(), scales) - local_pod(teacher.detach().square(), scales))
+    squares = widened(student).square(), widened(teacher.detach()).square()
+    return mean_norm(local_pod(squares[0], scales) - local_pod(squares[1], scales))
 
 
 def _fitting(features: Tensor, scales: Sequence[int]) -> list[int]:
