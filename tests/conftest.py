@@ -66,7 +66,7 @@ def quick_config(tiny_folder: Path) -> Callable[..., RunConfig]:
             f"folder/{task}/overlapped",
             {
                 "method": method,
-                "data": {"root": tiny_folder, "crop_size": 64, "workers": 0},
+                "data": {"root": tiny_folder, "crop_size": 32, "workers": 0},
                 "model": {"encoder": "test_resnet", "decoder": "deeplabv3plus", "weights": "none",
                           "decoder_options": {"decoder_channels": 16}},
                 "optim": {"epochs": 2, "batch_size": 4, "learning_rate": 0.05, "incremental_learning_rate": 0.02},
