@@ -14,6 +14,7 @@ from command_line import InThisProcess
 from incseg.batch import Batch
 from incseg.config import RunConfig, load_recipe
 from incseg.datasets import shapes
+from incseg.deploy.export import export
 from incseg.deploy.model import Model
 from incseg.engine.assembly import train
 from incseg.engine.checkpoint import FinishedStep
@@ -66,7 +67,7 @@ def quick_config(tiny_folder: Path) -> Callable[..., RunConfig]:
             f"folder/{task}/overlapped",
             {
                 "method": method,
-                "data": {"root": tiny_folder, "crop_size": 64, "workers": 0},
+                "data": {"root": tiny_folder, "crop_size": 32, "workers": 0},
                 "model": {"encoder": "test_resnet", "decoder": "deeplabv3plus", "weights": "none",
                           "decoder_options": {"decoder_channels": 16}},
                 "optim": {"epochs": 2, "batch_size": 4, "learning_rate": 0.05, "incremental_learning_rate": 0.02},
@@ -159,6 +160,16 @@ def solved(segmenter: Segmenter, stride: int = 16) -> Segmenter:
 def tiny_model() -> Model:
     torch.manual_seed(0)
     return Model(decided(Segmenter(SMALL, [3, 2])), CLASSES)
+
+
+@pytest.fixture(scope="session")
+def tiny_onnx(tiny_model: Model, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
+    """The model as an ONNX file, and how far its logits are from PyTorch's.
+
+    Exporting takes many seconds: tests that take it belong to one xdist group, "onnx".
+    """
+    out = tmp_path_factory.mktemp("onnx") / "model.onnx"
+    return out, export(tiny_model, out)
 
 
 @pytest.fixture

@@ -12,14 +12,19 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
-QUICK = ["--model.encoder", "test_resnet", "--model.weights", "none", "--data.crop-size", "64", "--data.workers", "0",
+QUICK = ["--model.encoder", "test_resnet", "--model.weights", "none", "--data.crop-size", "32", "--data.workers", "0",
          "--optim.epochs", "1", "--optim.batch-size", "8", "--engine.accelerator", "cpu"]  # fmt: skip
 
 
 def run(*arguments: str | Path, site: Path | None = None, code: int = 0) -> subprocess.CompletedProcess[str]:
     """Python in a process of its own, so that no other test sees what is registered there."""
     paths = [ROOT / "src", *([site] if site else [])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "COLUMNS": "300"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        "COLUMNS": "300",
+        "OMP_NUM_THREADS": "1",
+    }
     command = [sys.executable, *map(str, arguments)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stdout + done.stderr

@@ -10,7 +10,6 @@ from PIL import Image
 from command_line import run
 from conftest import coloured_patches
 from incseg.deploy import quantise
-from incseg.deploy.export import export
 from incseg.deploy.model import Model
 from incseg.deploy.onnx_file import OnnxFile
 from samples import write_classes
@@ -19,15 +18,13 @@ PAGE = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text(encoding="ut
 onnx = pytest.importorskip("onnx", reason="the extra incseg[export] is not installed")
 
 
-pytestmark = pytest.mark.xdist_group("quantise")  # one process, so that the file below is made once
+pytestmark = pytest.mark.xdist_group("onnx")
 
 
-@pytest.fixture(scope="module")
-def exact(tiny_model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file in float32; exporting takes seconds, so it is done once."""
-    out = tmp_path_factory.mktemp("exact") / "model.onnx"
-    export(tiny_model, out)
-    return out
+@pytest.fixture
+def exact(tiny_onnx: tuple[Path, float]) -> Path:
+    """The file in float32."""
+    return tiny_onnx[0]
 
 
 @pytest.fixture(autouse=True)

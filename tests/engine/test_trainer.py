@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import count, product
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -89,23 +89,27 @@ def test_two_steps_leave_a_complete_run_folder(method: str, reference: Callable[
     assert not (folder / "checkpoint.pt").exists()
 
 
-def test_a_seed_repeats_and_another_differs(quick_config: MakeConfig, tmp_path: Path) -> None:
-    for name, seed in (("one", 1), ("again", 1), ("two", 2)):
+@pytest.mark.xdist_group("mib")
+def test_a_seed_repeats_and_another_differs(
+    reference: Callable[[str], Path], quick_config: MakeConfig, tmp_path: Path
+) -> None:
+    for name, seed in (("again", 42), ("two", 2)):
         train(quick_config("mib", seed=seed), tmp_path / name)
-    assert bytes_of(tmp_path / "one") == bytes_of(tmp_path / "again")
-    assert bytes_of(tmp_path / "one")[1] != bytes_of(tmp_path / "two")[1]
+    assert bytes_of(reference("mib")) == bytes_of(tmp_path / "again")
+    assert bytes_of(reference("mib"))[1] != bytes_of(tmp_path / "two")[1]
 
 
 class Killed(BaseException):
     pass
 
 
-def train_with_interruption(config: RunConfig, folder: Path, step: str, iteration: int) -> None:
-    """A run that is killed on the way and started again."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Journal, "log", killed_at(step, iteration))
-        with pytest.raises(Killed):
-            train(config, folder)
+def train_with_interruptions(config: RunConfig, folder: Path, moments: Sequence[tuple[str, int]]) -> None:
+    """A run that is killed at each of these steps and iterations in turn, and started again each time."""
+    for step, iteration in moments:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Journal, "log", killed_at(step, iteration))
+            with pytest.raises(Killed):
+                train(config, folder)
     train(config, folder)
 
 
@@ -120,24 +124,15 @@ def killed_at(step: str, iteration: int) -> Callable[..., None]:
     return log
 
 
-# Step 0 of a method without a step 0 of its own is that of ft.
-INTERRUPTED = [
-    pytest.param(method, step, iteration, marks=pytest.mark.xdist_group(method))
-    for method, (step, iteration) in product(ALL, [("step 0", 5), ("step 1", 2), ("step 1", 6)])
-    if method not in SOLVED and (step == "step 1" or method == "ft" or parse(method).first_step)
-]
-
-
-@pytest.mark.parametrize(("method", "step", "iteration"), INTERRUPTED)
+@each_of([method for method in ALL if method not in SOLVED])
 def test_an_interrupted_run_ends_as_if_nothing_had_happened(
-    method: str,
-    step: str,
-    iteration: int,
-    reference: Callable[[str], Path],
-    quick_config: MakeConfig,
-    tmp_path: Path,
+    method: str, reference: Callable[[str], Path], quick_config: MakeConfig, tmp_path: Path
 ) -> None:
-    train_with_interruption(with_checkpoints(quick_config, method), tmp_path, step, iteration)
+    """Between two checkpoints, before the first of a step, and when a step is all but done."""
+    moments = [("step 1", 2), ("step 1", 6)]
+    if method == "ft" or parse(method).first_step:  # else step 0 is that of ft
+        moments.insert(0, ("step 0", 5))
+    train_with_interruptions(with_checkpoints(quick_config, method), tmp_path, moments)
     assert bytes_of(tmp_path) == bytes_of(reference(method))
     assert (tmp_path / "metrics.jsonl").read_text() == (reference(method) / "metrics.jsonl").read_text()
 
@@ -169,43 +164,38 @@ SAVING = (
 )
 
 
+# In the order in which a run comes to them, those of step 0 before those of step 1. Each attempt is killed later than
+# the one before it; that which comes to the second gathering has finished step 0 on its way.
+SAVED = [(where, 1) for where in SAVING]
+MOMENTS = [(GATHERING, 1), *SAVED, (GATHERING, 2), *SAVED]
+
+
+def killed_at_every(moments: Sequence[tuple[str, int]], config: RunConfig, folder: Path, **given: Any) -> None:
+    for where, call in moments:
+        with pytest.MonkeyPatch.context() as patch:
+            kill_at(patch, where, call)
+            with pytest.raises(Killed):
+                train(config, folder, **given)
+
+
 @each_of(SOLVED)
-@pytest.mark.parametrize(
-    ("where", "call"),
-    [("incseg.engine.trainer.Journal.log", 5), *product((GATHERING, *SAVING), (1, 2))],
-)
 def test_a_solved_run_that_was_killed_ends_as_if_nothing_had_happened(
-    method: str,
-    where: str,
-    call: int,
-    reference: Callable[[str], Path],
-    quick_config: MakeConfig,
-    tmp_path: Path,
+    method: str, reference: Callable[[str], Path], quick_config: MakeConfig, tmp_path: Path
 ) -> None:
     config = with_checkpoints(quick_config, method)
-    with pytest.MonkeyPatch.context() as patch:
-        kill_at(patch, where, call)
-        with pytest.raises(Killed):
-            train(config, tmp_path)
+    killed_at_every([("incseg.engine.trainer.Journal.log", 5), *MOMENTS], config, tmp_path)
     train(config, tmp_path)
     assert files_of(tmp_path) == files_of(reference(method))
 
 
 @pytest.mark.xdist_group("analytic")
-@pytest.mark.parametrize(
-    ("where", "call"),
-    [("", 0), *product((GATHERING, *SAVING), (1, 2))],
-)
+@pytest.mark.parametrize("moments", [[], MOMENTS])
 def test_a_solved_run_can_begin_with_the_step_0_of_a_trained_one(
-    where: str, call: int, reference: Callable[[str], Path], quick_config: MakeConfig, tmp_path: Path
+    moments: list[tuple[str, int]], reference: Callable[[str], Path], quick_config: MakeConfig, tmp_path: Path
 ) -> None:
     """Also one that was killed before or after it gave that step a head of its own."""
     config, trained = with_checkpoints(quick_config, "analytic"), reference("ft")
-    if where:
-        with pytest.MonkeyPatch.context() as patch:
-            kill_at(patch, where, call)
-            with pytest.raises(Killed):
-                train(config, tmp_path, first_step=trained)
+    killed_at_every(moments, config, tmp_path, first_step=trained)
     train(config, tmp_path, first_step=trained)
     assert files_of(tmp_path) == files_of(reference("analytic"))
 
@@ -336,18 +326,13 @@ def watching(monkeypatch: pytest.MonkeyPatch) -> str:
     return "mib+watching"
 
 
-@pytest.mark.parametrize(("step", "iteration"), [("step 1", 2), ("step 2", 1), ("step 2", 3)])
-def test_what_a_part_froze_and_remembers_survives_an_interruption(
-    step: str,
-    iteration: int,
-    watching: str,
-    quick_config: MakeConfig,
-    tmp_path: Path,
+def test_what_a_part_froze_and_remembers_survives_interruptions(
+    watching: str, quick_config: MakeConfig, tmp_path: Path
 ) -> None:
     engine = {"accelerator": "cpu", "log_every": 1, "pictures": 0, "checkpoint_every": 1}
     config = quick_config(watching, task="2-1-1", engine=engine)
     train(config, tmp_path / "whole")
-    train_with_interruption(config, tmp_path / "cut", step, iteration)
+    train_with_interruptions(config, tmp_path / "cut", [("step 1", 2), ("step 2", 1), ("step 2", 3)])
     assert bytes_of(tmp_path / "whole", 2) == bytes_of(tmp_path / "cut", 2)
     memory = [(tmp_path / name / "step-2" / "memory.safetensors").read_bytes() for name in ("whole", "cut")]
     assert memory[0] == memory[1]
@@ -356,28 +341,35 @@ def test_what_a_part_froze_and_remembers_survives_an_interruption(
     }  # fmt: skip
 
 
-def test_a_part_that_remembers_step_0_needs_its_own(watching: str, quick_config: MakeConfig, tmp_path: Path) -> None:
-    train(quick_config("ft"), tmp_path / "ft")
+@pytest.mark.xdist_group("ft")
+def test_a_part_that_remembers_step_0_needs_its_own(
+    watching: str, reference: Callable[[str], Path], quick_config: MakeConfig, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match="trains step 0 differently from 'ft'"):
-        train(quick_config(watching), tmp_path / "run", first_step=tmp_path / "ft")
+        train(quick_config(watching), tmp_path / "run", first_step=reference("ft"))
     assert not (tmp_path / "run").exists()
 
 
-def test_a_log_line_cut_short_by_a_crash_does_not_matter(quick_config: MakeConfig, tmp_path: Path) -> None:
-    config = quick_config("ft")
-    train(config, tmp_path)
-    whole = (tmp_path / "metrics.jsonl").read_text()
-    (tmp_path / "metrics.jsonl").write_text(whole[:-20])
-    shutil.rmtree(tmp_path / "step-1")
-    train(config, tmp_path)
-    assert (tmp_path / "metrics.jsonl").read_text() == whole
+@pytest.fixture
+def finished(reference: Callable[[str], Path], tmp_path: Path) -> Path:
+    """A run of ft in a folder of its own; tests that take it belong to the group of ft."""
+    return shutil.copytree(reference("ft"), tmp_path / "finished")
 
 
-def test_precision_is_part_of_a_run_and_the_machine_is_not(quick_config: MakeConfig, tmp_path: Path) -> None:
-    train(quick_config("ft"), tmp_path)
-    train(quick_config("ft", engine={"accelerator": "cpu", "log_every": 5}), tmp_path)
+@pytest.mark.xdist_group("ft")
+def test_a_log_line_cut_short_by_a_crash_does_not_matter(finished: Path, quick_config: MakeConfig) -> None:
+    whole = (finished / "metrics.jsonl").read_text()
+    (finished / "metrics.jsonl").write_text(whole[:-20])
+    shutil.rmtree(finished / "step-1")
+    train(quick_config("ft"), finished)
+    assert (finished / "metrics.jsonl").read_text() == whole
+
+
+@pytest.mark.xdist_group("ft")
+def test_precision_is_part_of_a_run_and_the_machine_is_not(finished: Path, quick_config: MakeConfig) -> None:
+    train(quick_config("ft", engine={"accelerator": "cpu", "log_every": 5}), finished)
     with pytest.raises(InputError, match=r"engine\.precision is 32-true there and bf16-mixed here"):
-        train(quick_config("ft", engine={"accelerator": "cpu", "precision": "bf16-mixed"}), tmp_path)
+        train(quick_config("ft", engine={"accelerator": "cpu", "precision": "bf16-mixed"}), finished)
 
 
 @pytest.mark.parametrize(
@@ -400,12 +392,11 @@ def test_short_epochs_are_not_all_saved(
     assert found == saved
 
 
-def test_a_finished_run_is_not_learnt_again(quick_config: MakeConfig, tmp_path: Path) -> None:
-    config = quick_config("ft")
-    train(config, tmp_path)
-    before = (tmp_path / "step-1" / "model.safetensors").stat().st_mtime_ns
-    train(config, tmp_path)
-    assert (tmp_path / "step-1" / "model.safetensors").stat().st_mtime_ns == before
+@pytest.mark.xdist_group("ft")
+def test_a_finished_run_is_not_learnt_again(finished: Path, quick_config: MakeConfig) -> None:
+    before = (finished / "step-1" / "model.safetensors").stat().st_mtime_ns
+    train(quick_config("ft"), finished)
+    assert (finished / "step-1" / "model.safetensors").stat().st_mtime_ns == before
 
 
 def test_a_run_that_has_begun_needs_its_pretrained_weights_no_more(quick_config: MakeConfig, tmp_path: Path) -> None:
@@ -422,31 +413,33 @@ def test_a_run_that_has_begun_needs_its_pretrained_weights_no_more(quick_config:
         train(config, tmp_path / "other")
 
 
-def test_another_runs_folder_is_refused(quick_config: MakeConfig, tmp_path: Path) -> None:
-    train(quick_config("ft", seed=1), tmp_path)
-    with pytest.raises(InputError, match=r"holds another run \(seed is 1 there and 2 here\)"):
-        train(quick_config("ft", seed=2), tmp_path)
+@pytest.mark.xdist_group("ft")
+def test_another_runs_folder_is_refused(finished: Path, quick_config: MakeConfig) -> None:
+    with pytest.raises(InputError, match=r"holds another run \(seed is 42 there and 2 here\)"):
+        train(quick_config("ft", seed=2), finished)
 
 
-def test_methods_share_a_first_step(quick_config: MakeConfig, tmp_path: Path) -> None:
-    train(quick_config("mib+ucd"), tmp_path / "own")
-    train(quick_config("ft"), tmp_path / "ft")
-    train(quick_config("mib+ucd"), tmp_path / "shared", first_step=tmp_path / "ft")
-    assert bytes_of(tmp_path / "own")[0] == bytes_of(tmp_path / "shared")[0]
-    files = [tmp_path / name / "step-1" / "model.safetensors" for name in ("own", "shared")]
-    own, shared = map(load_file, files)
-    assert all(torch.equal(own[name], shared[name]) for name in own)
+@pytest.mark.xdist_group("mib+ucd")
+def test_methods_share_a_first_step(reference: Callable[[str], Path], quick_config: MakeConfig, tmp_path: Path) -> None:
+    own, shared_run = reference("mib+ucd"), tmp_path / "shared"
+    train(quick_config("mib+ucd"), shared_run, first_step=reference("ft"))
+    assert bytes_of(own)[0] == bytes_of(shared_run)[0]
+    files = [run / "step-1" / "model.safetensors" for run in (own, shared_run)]
+    alone, shared = map(load_file, files)
+    assert all(torch.equal(alone[name], shared[name]) for name in alone)
     learnt_by = [[record["method"] for record in describe_model(file).history] for file in files]
     assert learnt_by == [["mib+ucd", "mib+ucd"], ["ft", "mib+ucd"]]
 
 
-def test_tasks_that_begin_alike_share_a_first_step(quick_config: MakeConfig, tmp_path: Path) -> None:
-    train(quick_config("ft", task="2-2"), tmp_path / "ft")
+@pytest.mark.xdist_group("ft")
+def test_tasks_that_begin_alike_share_a_first_step(
+    reference: Callable[[str], Path], quick_config: MakeConfig, tmp_path: Path
+) -> None:
     train(quick_config("ft", task="2-1"), tmp_path / "alone")
-    train(quick_config("ft", task="2-1"), tmp_path / "shared", first_step=tmp_path / "ft")
+    train(quick_config("ft", task="2-1"), tmp_path / "shared", first_step=reference("ft"))
     assert bytes_of(tmp_path / "alone", 2) == bytes_of(tmp_path / "shared", 2)
     with pytest.raises(InputError, match="protocol is folder/2-2/overlapped there and folder/1-1/overlapped here"):
-        train(quick_config("ft", task="1-1"), tmp_path / "other", first_step=tmp_path / "ft")
+        train(quick_config("ft", task="1-1"), tmp_path / "other", first_step=reference("ft"))
 
 
 def test_runs_with_another_solved_head_plan_a_step_0_of_their_own(quick_config: MakeConfig) -> None:
@@ -464,16 +457,18 @@ def test_a_first_step_of_another_kind_is_refused(quick_config: MakeConfig, tmp_p
         train(quick_config("mib"), tmp_path / "run", first_step=tmp_path / "nowhere")
 
 
-def test_settings_that_shape_step_0_need_their_own(quick_config: MakeConfig, tmp_path: Path) -> None:
+@pytest.mark.xdist_group("sdr")
+def test_settings_that_shape_step_0_need_their_own(
+    reference: Callable[[str], Path], quick_config: MakeConfig, tmp_path: Path
+) -> None:
     """And a setting of later steps does not, though it belongs to a part that shapes step 0."""
-    train(quick_config("sdr"), tmp_path / "plain")
     stronger = quick_config("sdr", settings={"sdr": {"attraction": 100.0}})
     with pytest.raises(InputError, match=r"trains step 0 differently .*attraction=0\.001.* there, .*attraction=100\.0"):
-        train(stronger, tmp_path / "stronger", first_step=tmp_path / "plain")
+        train(stronger, tmp_path / "stronger", first_step=reference("sdr"))
     assert first_step_identity(stronger) != first_step_identity(quick_config("sdr"))
     other = quick_config("sdr", settings={"sdr": {"kd_weight": 1.0}})
     assert first_step_identity(other) == first_step_identity(quick_config("sdr"))
-    train(other, tmp_path / "other", first_step=tmp_path / "plain")
+    train(other, tmp_path / "other", first_step=reference("sdr"))
 
 
 def test_the_rates_of_later_steps_make_no_other_step_0(quick_config: MakeConfig, tmp_path: Path) -> None:
@@ -511,18 +506,18 @@ def test_parameters_that_the_network_never_uses_do_no_harm(
     assert all(value.max() > 0 for value in used)
 
 
-def test_scoring_again_gives_the_same_scores(quick_config: MakeConfig, tmp_path: Path) -> None:
-    result = train(quick_config("mib"), tmp_path)
-    assert rescore(tmp_path) == result
+@pytest.mark.xdist_group("mib")
+def test_scoring_again_gives_the_same_scores(reference: Callable[[str], Path]) -> None:
+    assert rescore(reference("mib")) == read_json(reference("mib") / "result.json")
 
 
+@pytest.mark.xdist_group("ft")
 def test_scoring_again_takes_no_more_processes_than_cores(
-    quick_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    finished: Path, quick_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = quick_config("ft")
-    train(config, tmp_path)
     many = config.model_copy(update={"data": config.data.model_copy(update={"workers": 64})})
-    (tmp_path / "config.yaml").write_text(to_yaml(many))
+    (finished / "config.yaml").write_text(to_yaml(many))
     asked = []
 
     def watched(images: ScoredImages, batch_size: int, workers: int, *_: int) -> object:
@@ -530,7 +525,7 @@ def test_scoring_again_takes_no_more_processes_than_cores(
         return whole_loader(images, batch_size, 0)
 
     monkeypatch.setattr("incseg.engine.evaluator.whole_loader", watched)
-    rescore(tmp_path)
+    rescore(finished)
     assert asked == [os.cpu_count()] * 2
 
 

@@ -6,6 +6,7 @@ future classes, which is what makes incremental segmentation hard.
 
 import colorsys
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from functools import cache, cached_property
 from pathlib import Path
@@ -124,14 +125,15 @@ def draw(seed: int, size: int = SIZE, only: int | None = None) -> tuple["Tensor"
 def _background(rng: np.random.Generator, rows: Array, columns: Array) -> Array:
     """A colour gradient with waves, and clutter of plain bars and blobs in any colour."""
     corners = rng.uniform(0.2, 0.8, (2, 2, 3))
-    image: Array = (
-        np.einsum("kij,lij,klc->ijc", np.stack([1 - rows, rows]), np.stack([1 - columns, columns]), corners)
-        + 0.06 * np.sin(rng.uniform(8, 30) * rows + rng.uniform(8, 30) * columns)[..., None]
-    )
+    down, along = rows[:, :1], columns[:1]
+    upper, lower = corners.transpose(0, 2, 1)[..., None, None]  # each (3, 2, 1, 1): colour, side
+    left, right = ((1 - down) * upper[:, side] + down * lower[:, side] for side in (0, 1))
+    waves = 0.06 * np.sin(rng.uniform(8, 30) * rows + rng.uniform(8, 30) * columns)
+    image: Array = np.stack(list((1 - along) * left + along * right + waves), axis=-1)
     for _ in range(rng.integers(4, 9)):
-        x, y = _frame(rng, rows, columns, rng.uniform(0.04, 0.16))
+        near, x, y = _frame(rng, rows, columns, rng.uniform(0.04, 0.16))
         inside = (abs(x) < 1) & (abs(y) < rng.uniform(0.2, 1)) if rng.random() < 0.5 else _radius(x, y) < 1
-        image[inside] = _colour(rng, rng.random())
+        image[near][inside] = _colour(rng, rng.random())
     return image
 
 
@@ -139,12 +141,12 @@ def _draw_object(
     rng: np.random.Generator, image: Array, mask: NDArray[np.uint8], class_id: int, rows: Array, columns: Array
 ) -> None:
     outline, pattern, hue = SHAPES[CLASSES[class_id]]
-    x, y = _frame(rng, rows, columns, rng.uniform(0.14, 0.26))
+    near, x, y = _frame(rng, rows, columns, rng.uniform(0.14, 0.26))
     inside = outline(x, y)
     first, second = (_colour(rng, hue + rng.normal(0, 0.04)) for _ in range(2))
-    image[inside] = np.where(pattern(x, y)[inside, None], first, 0.45 * second)
-    mask[inside] = class_id
-    mask[_edge(inside)] = IGNORE
+    image[near][inside] = np.where(pattern(x, y)[inside, None], first, 0.45 * second)
+    mask[near][inside] = class_id
+    mask[near][_edge(inside)] = IGNORE
 
 
 def _edge(inside: Region) -> Region:
@@ -155,11 +157,20 @@ def _edge(inside: Region) -> Region:
     return edge
 
 
-def _frame(rng: np.random.Generator, rows: Array, columns: Array, radius: float) -> tuple[Array, Array]:
-    """Coordinates of a randomly placed and turned object of that radius."""
+def _frame(
+    rng: np.random.Generator, rows: Array, columns: Array, radius: float
+) -> tuple[tuple[slice, slice], Array, Array]:
+    """Where a randomly placed and turned object of that radius can be, and its own coordinates there."""
     centre, angle = rng.uniform(0.1, 0.9, 2), rng.uniform(0, 2 * np.pi)
-    x, y = (columns - centre[0]) / radius, (rows - centre[1]) / radius
-    return np.cos(angle) * x + np.sin(angle) * y, np.cos(angle) * y - np.sin(angle) * x
+    near = _around(centre[1], radius, len(rows)), _around(centre[0], radius, len(rows))
+    x, y = (columns[near] - centre[0]) / radius, (rows[near] - centre[1]) / radius
+    return near, np.cos(angle) * x + np.sin(angle) * y, np.cos(angle) * y - np.sin(angle) * x
+
+
+def _around(centre: float, radius: float, size: int) -> slice:
+    """The lines of an image that an object and its outline can reach: it lies in a square of ±1, turned."""
+    reach = math.sqrt(2) * radius * size + 2
+    return slice(max(0, int(centre * size - reach)), int(centre * size + reach) + 1)
 
 
 def _colour(rng: np.random.Generator, hue: float) -> Array:

@@ -16,7 +16,7 @@ from incseg.losses.contrastive.backend import ContrastSets, ContrastSettings, St
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
-ROWS_AT_ONCE = 64 if INTERPRETED else 4  # rows per program where no tiles are involved; each costs an interpreter much
+ROWS_AT_ONCE = 128 if INTERPRETED else 4  # rows per program where no tiles are involved; each costs an interpreter much
 # torch.sort takes a dozen launches, counting takes one and n² + m² comparisons.
 COUNTING_SORT_UP_TO = 8192
 ALIGN = 128  # rows of a segment are padded to this, so that no tile holds rows of two segments
