@@ -102,3 +102,26 @@ def mixture_update(
         ]
         found.append((weight / len(features), mu, [max(math.sqrt(v), least) for v in variance]))
     return found
+
+
+def star_steps(
+    stored: Sequence[float], found_in: Sequence[Sequence[float]], new_in: Sequence[int], *, overlap: bool
+) -> list[tuple[list[float], float]]:
+    """Of every later step: the cells of each old class that it lacks, and how often background is repeated.
+
+    As the authors' trainer counts: ``stored`` are the cells of step 0, ``found_in`` what the old network finds in the
+    background of each step, and each of ``new_in`` new classes has 10 cells. Where images overlap, the background of
+    earlier steps loses 1 % per new class and is taken as half seen, and what old classes lose is what is found of them.
+    """
+    counts, steps = list(stored), []
+    for found, new in zip(found_in, new_in, strict=True):
+        background = counts[0] * (1 - 0.01 * new) if overlap else counts[0]
+        lacking = [max(n - (f if overlap else 0), 0) for n, f in zip(counts[1:], found[1:], strict=True)]
+        ratio = background / found[0]
+        steps.append((lacking, max(ratio - 0.5, 0) if overlap else ratio))
+        if overlap:
+            counts[0] = background + 0.5 * found[0]
+        else:
+            counts = [n + f for n, f in zip(counts, found, strict=True)]
+        counts += [10.0] * new
+    return steps

@@ -14,7 +14,7 @@ import incseg
 from command_line import run
 from incseg.deploy.combine import forget, merge
 from incseg.deploy.model import Model
-from incseg.deploy.statistics import required_statistics
+from incseg.deploy.statistics import required_statistics, with_statistics
 from incseg.errors import InputError
 from incseg.models.closed_form import Statistics
 from samples import write_classes
@@ -128,6 +128,13 @@ def test_what_cannot_be_merged_is_named(places: Path, solved_base: Path, tiny_mo
     with pytest.raises(InputError, match="are different networks"):
         merge(a, b, tiny_model)
     assert run("merge", places / "a", places / "b", "--out", places / "chain") == 2  # holds a model already
+    with pytest.raises(InputError, match="have learnt from the same images, which would count twice"):
+        merge(a, incseg.load(places / "a"))
+    statistics, fit = required_statistics(b)
+    sizes = b.segmenter.classifier.head_sizes
+    otherwise = replace(fit, balance=1.0, soft=True)
+    with pytest.raises(InputError, match=r"different settings of the closed form \(balance, soft\)"):
+        merge(a, with_statistics(b, statistics, otherwise, classes=b.classes, head_sizes=sizes, history=[]), base)
 
 
 def test_forgotten_again_all_is_as_before(places: Path, tmp_path: Path) -> None:

@@ -233,6 +233,7 @@ MASK[16:48, 16:48] = 1
         ([IMAGE], [MASK], ["ring", "ring"], "the model already knows 'ring'"),
         ([IMAGE], [MASK], "ring", "the names of the new classes are a list"),
         ([IMAGE], [MASK], [], "the names of the new classes are a list"),
+        ([IMAGE], [MASK], ["ring", " "], "every new class needs a name"),
         ([IMAGE], [MASK[:32]], ["ring"], "masks[0] is 64×32 but its image is 64×64"),
         ([IMAGE], [MASK * 2], ["ring"], "the mask masks[0] holds the id 2, but there are only 2 classes"),
         ([IMAGE], [MASK], ["ring", "moon"], "no training image shows 'moon'"),

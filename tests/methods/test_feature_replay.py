@@ -17,6 +17,7 @@ import reference_replay
 from incseg import methods
 from incseg.batch import Batch, View
 from incseg.errors import InputError
+from incseg.losses.remembered_features import FeatureModel
 from incseg.methods import Context
 from incseg.methods.feature_replay import FeatureReplay, OldFeatureDistillation, UncertaintyConstraint
 from incseg.models import Architecture, Segmenter
@@ -100,6 +101,7 @@ def test_it_remembers_each_class_of_a_step_when_that_ends() -> None:
     assert second.teacher is not None
     rows, labels, _ = seen(second.teacher, FIRST.new)
     before = {name: value.clone() for name, value in part.memory.items()}
+    part.begin(second)
     part.gather(second)
     after, new_labels, _ = seen(second.student, SECOND.new)
     for c, features, truth in ((1, rows, labels), (2, rows, labels), (3, after, new_labels), (4, after, new_labels)):
@@ -108,7 +110,9 @@ def test_it_remembers_each_class_of_a_step_when_that_ends() -> None:
         for name, value in zip(("direction", "noise", "norm_mean", "norm_std"), expected, strict=True):
             assert part.memory[name][c].tolist() == pytest.approx(value, rel=1e-3, abs=1e-6), (c, name)
         assert part.memory["pixels"][c] == len(mine)
-    assert part.memory["pixels"][0].item() == pytest.approx(labels.count(0) * (1 - 0.01 * 2))
+    _, truth, found = seen(second.teacher, SECOND.new)
+    again = sum(y == 0 and p == 0 for y, p in zip(truth, found, strict=True))
+    assert part.memory["pixels"][0].item() == pytest.approx(labels.count(0) * (1 - 0.01 * 2) + 0.5 * again)
     assert all(torch.equal(part.memory[name][1:3], before[name][1:3]) for name in before)
 
 
@@ -124,7 +128,39 @@ def test_it_replays_what_an_epoch_lacks(overlap: bool) -> None:
     counts = [sum(y == 0 and p == c for y, p in zip(labels, found, strict=True)) for c in range(3)]
     missing = [max(stored - overlap * counts[c], 0) / 2 for c, stored in ((1, 90), (2, 700))]
     assert part._missing.tolist() == pytest.approx([0, *missing])
-    assert part._repeats == pytest.approx(max(300 / counts[0] - 0.5, 0) if overlap else 300 / counts[0])
+    assert part._repeats == pytest.approx(max(294 / counts[0] - 0.5, 0) if overlap else 300 / counts[0])
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_over_several_steps_it_counts_as_the_authors_do(overlap: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    found_in = [[40.0, 3.0, 90.0], [50.0, 2.0, 1.0, 8.0, 0.0]]
+    expected = reference_replay.star_steps([300.0, 9.0, 70.0], found_in, [2, 1], overlap=overlap)
+    part = FeatureReplay()
+    part.memory = remembered([300.0, 9.0, 70.0])
+    for step, found, (lacking, repeats) in zip(steps("2-2-1", 5)[1:], found_in, expected, strict=True):
+        now = replace(context(step, network(), network()), images_overlap=overlap)
+        counted = (torch.tensor(found, dtype=torch.float64), 4)
+        monkeypatch.setattr("incseg.methods.feature_replay.predicted_counts", lambda *_, counted=counted: counted)
+        part.begin(now)
+        assert part._missing.tolist() == pytest.approx([0, *(number / 4 for number in lacking)])
+        assert part._repeats == pytest.approx(repeats)
+        model = FeatureModel(**remembered([10.0] * step.num_classes))
+        monkeypatch.setattr("incseg.methods.feature_replay.gather_model", lambda _, model=model: model)
+        part.gather(now)
+
+
+def remembered(pixels: list[float]) -> dict[str, Tensor]:
+    """Of so many cells of every class; what their features were plays no role."""
+    ones = torch.ones(len(pixels), 8)
+    return {"direction": ones, "noise": ones, "norm_mean": ones[:, 0], "norm_std": ones[:, 0],
+            "pixels": torch.tensor(pixels)}  # fmt: skip
+
+
+def test_nothing_is_remembered_of_a_step_that_is_solved() -> None:
+    part = FeatureReplay()
+    part.memory = remembered([300.0, 9.0, 70.0])
+    part.gather(context(SECOND, network(), None))
+    assert part.memory["pixels"].tolist() == [300.0, 9.0, 70.0]
 
 
 def viewed(method: methods.Method, second: Context, batch: Batch) -> View:
@@ -199,6 +235,7 @@ def test_mixtures_and_drift_follow_the_network() -> None:
             assert model is not None
             model.trained_head.heads[0].get_parameter("bias").copy_(torch.tensor([1000.0, -1000.0]))
     before = {name: value.clone() for name, value in part.memory.items()}
+    part.begin(second)
     part.gather(second)
     assert second.teacher is not None
     old, labels, _ = seen(second.teacher, SECOND.new)
@@ -233,9 +270,11 @@ def test_fused_weights_are_what_it_remembers() -> None:
     replay = method.parts[0]
     assert isinstance(replay, FeatureReplay)
     _, second = grown(replay)
+    method.begin(second)
     method.end(second)
     alone = FeatureReplay()
     alone.memory = {name: value[:3] for name, value in replay.memory.items()}
+    alone.begin(second)
     alone.gather(second)  # the student holds the fused weights by now
     assert torch.equal(alone.memory["direction"], replay.memory["direction"])
 

@@ -7,7 +7,7 @@ Statistics are sums over cells, so those of several models add and subtract, eac
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,7 @@ def merge(first: Model, second: Model, base: TrainedModel | None = None) -> Mode
                 f"{model.path} does not add classes to those of {base.path} ({', '.join(base.classes[1:])}): two "
                 "extensions of one base can be merged."
             )
+    _require_same_rules(first, second)
     from_second = [name for name in second.classes if name not in first.classes]
     classes = (*first.classes, *from_second)
     statistics, fit = _combined(classes, [(1, first), (1, second), (-1, base)])
@@ -153,6 +154,19 @@ def _common_base(first: TrainedModel, second: TrainedModel) -> TrainedModel:
     return one
 
 
+def _require_same_rules(first: TrainedModel, second: TrainedModel) -> None:
+    """Refuse to add what was counted in different ways, and what is the same twice."""
+    (one, fit), (two, other) = required_statistics(first), required_statistics(second)
+    differing = [field.name for field in fields(fit) if getattr(fit, field.name) != getattr(other, field.name)]
+    if differing:
+        raise InputError(
+            f"{first.path} and {second.path} were extended with different settings of the closed form "
+            f"({', '.join(differing)}): extend one of them again with the other's --analytic.… and merge them then."
+        )
+    if torch.equal(one.gram, two.gram.to(one.gram)):
+        raise InputError(f"{first.path} and {second.path} have learnt from the same images, which would count twice.")
+
+
 def _require_same_network(model: TrainedModel, other: TrainedModel) -> None:
     if not _same_network(model, other):
         raise InputError(
@@ -252,6 +266,6 @@ def _remark(forgotten: Sequence[str], left: Sequence[str], run: Path, *, has_oth
         )
     if has_others:
         sentences.append(
-            "Steps learnt after it took the labels of their background from a head that knew it; these labels stay."
+            "Steps learnt after it, if any, took the labels of their background from a head that knew it; these stay."
         )
     return " ".join(sentences)

@@ -267,6 +267,8 @@ def _refuse_names(model: TrainedModel, names: Sequence[str]) -> None:
         raise InputError("the names of the new classes are a list, in the order of their ids: names=['ring'].")
     taken = {plain(name): name for name in model.classes}
     for name in names:
+        if not name.strip():
+            raise InputError(f"every new class needs a name, and one of {list(names)} is empty.")
         if plain(name) in taken:
             raise InputError(
                 f"the model already knows '{taken[plain(name)]}': every new class needs a name of its own."

@@ -53,6 +53,7 @@ class FeatureReplay(WeightedBinaryCrossEntropy):
     _missing: Tensor = field(init=False, repr=False, compare=False)
     _replayed: float = field(init=False, repr=False, compare=False)
     _repeats: float = field(init=False, repr=False, compare=False)
+    _counted: Tensor = field(init=False, repr=False, compare=False)
 
     def check_network(self, student: Segmenter) -> None:
         """Features are replayed one by one."""
@@ -65,13 +66,20 @@ class FeatureReplay(WeightedBinaryCrossEntropy):
         if context.teacher is None:
             return
         found, iterations = predicted_counts(context, context.teacher)
-        stored = self.memory["pixels"].double()
+        stored = self.memory["pixels"].double().clone()
+        if context.images_overlap:
+            stored[BACKGROUND] *= max(1 - LESS_BACKGROUND * len(context.step.new), 0)
         seen = found if context.images_overlap else torch.zeros_like(found)
         missing = (stored - seen).clamp_min(0) / iterations
         missing[BACKGROUND] = 0
         ratio = stored[BACKGROUND].item() / max(found[BACKGROUND].item(), 1)
         self._missing, self._replayed = missing.float(), missing.sum().item() / losses.process_count()
         self._repeats = max(ratio - SEEN_ANYWAY, 0) if context.images_overlap else ratio
+        # What the next step takes for the cells so far; where images overlap, half of the background was seen before.
+        self._counted = stored + found
+        if context.images_overlap:
+            self._counted = stored.clone()
+            self._counted[BACKGROUND] += (1 - SEEN_ANYWAY) * found[BACKGROUND]
 
     def losses(self, view: View) -> dict[str, Tensor]:
         """``L_bce`` with replay, and ``λ L_sad``; at step 0 ``L_bce`` alone."""
@@ -119,15 +127,17 @@ class FeatureReplay(WeightedBinaryCrossEntropy):
         return losses.similarity_separation(centres[first:], present[first:], old.to(centres.dtype))
 
     def gather(self, context: Context) -> None:
-        """Remember the classes of this step, and where the old ones are now."""
+        """Remember the classes of this step, and where the old ones are now; nothing of steps that are solved."""
+        if context.teacher is None and context.step.index > 0:
+            return
         if context.teacher is not None and self.drift:
             self._follow_drift(*gather_drift(context, context.teacher))
         known = context.step.old_classes if context.teacher is not None else 0
         self._append(gather_model(context), known)
         if self.mixture is not None:
             self._append(gather_mixtures(context, self.mixture), known)
-        if context.images_overlap and context.teacher is not None:
-            self.memory["pixels"][BACKGROUND] *= 1 - LESS_BACKGROUND * len(context.step.new)
+        if context.teacher is not None:
+            self.memory["pixels"][:known] = self._counted.float()
 
     def _append(self, found: FeatureModel | Mixture, known: int) -> None:
         """Add the rows of classes that are not known yet; at step 0 all are new, background among them."""
