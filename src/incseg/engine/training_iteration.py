@@ -15,7 +15,6 @@ from incseg.engine.precision import unscale
 from incseg.engine.quick_network import QuickStudent, Teacher, student_network, teacher_network
 from incseg.engine.step_run import StepRun
 from incseg.errors import InputError
-from incseg.losses import sum_over_processes
 from incseg.methods import Context, Method
 from incseg.models import Segmenter
 from incseg.seeding import seed_from
@@ -98,7 +97,11 @@ class Iterations:
 
     def total(self, values: Tensor) -> Tensor:
         """Summed over all processes."""
-        return sum_over_processes(values)  # Fabric's own waits for all processes, and so for the device
+        if self.fabric.world_size == 1:
+            return values
+        total = values.clone()
+        torch.distributed.all_reduce(total)  # Fabric's own waits for all processes first, and so for the device
+        return total
 
     def check(self) -> None:
         """Refuse to cut batches into pieces where that would change the objective."""
