@@ -31,6 +31,19 @@ SHARED = Path(__file__).parents[2] / "shared"
 torch.set_num_threads(1)  # several test processes on few cores: more threads would only fight
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give tests the ids by which pytest-xdist groups them.
+
+    Version 3.8 writes them where pytest reads no ids since 9.2: without this, ``--dist loadgroup`` groups nothing, and
+    what a group shares (trained runs, an ONNX file, a server of processes) is made in every process.
+    """
+    for item in items:
+        grouped = vars(item).get("_nodeid")
+        if grouped and grouped != item.nodeid:
+            item._id = type(item._id).parse(grouped)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _private_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep what incseg caches for a user out of that user's cache."""
