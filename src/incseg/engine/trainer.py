@@ -170,7 +170,7 @@ class Trainer:
             labels_everything=step.index == 0 or self.method.keeps_data,
             seed=seed_from(self.config.seed, "method", step.index),
             say=self.journal.say,
-            fused=self.iterations.quick,
+            fused=self.config.engine.compile,
         )
 
     def prepare(self, step: Step) -> StepRun:

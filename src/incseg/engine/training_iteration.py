@@ -93,7 +93,8 @@ class Iterations:
         dtype = short.get(self.config.engine.precision, torch.float32) if self.quick else torch.float32
         outputs = in_float32(run.guard.model(batch.images).outputs)
         teacher_outputs = None if run.teacher is None else run.teacher(batch.images)
-        return self.method.view(batch, outputs, teacher_outputs, run.step, fused=self.quick, computed_in=dtype)
+        fused = self.config.engine.compile
+        return self.method.view(batch, outputs, teacher_outputs, run.step, fused=fused, computed_in=dtype)
 
     def total(self, values: Tensor) -> Tensor:
         """Summed over all processes."""

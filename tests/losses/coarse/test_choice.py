@@ -14,10 +14,7 @@ def test_without_kernels_a_loss_enlarges_for_itself() -> None:
     assert torch.equal(cross_entropy(scores, labels), cross_entropy(scores.full_size(), labels))
     plain, fused = enlarge(scores, fused=False), enlarge(scores, fused=True)
     assert isinstance(plain, torch.Tensor)
-    assert torch.equal(plain, scores.full_size()), "on a CPU"
-    torch.testing.assert_close(plain, interpolate(scores))
-    elsewhere = scores._replace(logits=scores.logits.to("meta"))
-    assert enlarge(elsewhere, fused=False).shape == plain.shape
+    assert torch.equal(plain, interpolate(scores))
     assert isinstance(fused, torch.Tensor) == (not is_fused(scores))
 
 

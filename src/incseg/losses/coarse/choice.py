@@ -16,12 +16,12 @@ LEAST_ENLARGEMENT = 16
 def enlarge(scores: CoarseLogits, *, fused: bool) -> Scores:
     """What losses are given for logits that are meant for a size.
 
-    ``fused``: the logits as they are where kernels can take them, elsewhere (B, C, H, W) by two matrix products, as on
-    every CPU, where PyTorch's gradient of the interpolation is slow. Not ``fused``: (B, C, H, W) by that interpolation.
+    ``fused``: the logits as they are where kernels can take them, elsewhere (B, C, H, W) by two matrix products. Not
+    ``fused``: (B, C, H, W) by PyTorch's interpolation.
     """
-    if fused and is_fused(scores):
-        return scores
-    return scores.full_size() if fused or scores.logits.device.type == "cpu" else interpolate(scores)
+    if not fused:
+        return interpolate(scores)
+    return scores if is_fused(scores) else scores.full_size()
 
 
 def is_fused(scores: Scores) -> TypeGuard[CoarseLogits]:
