@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from incseg import losses
 from incseg.config import RunConfig
 from incseg.engine.assembly import build, launch, train
 from incseg.engine.machine import enough_memory, savings
@@ -56,22 +55,6 @@ def test_a_finite_penalty_does_not_hide_a_loss_that_is_not(
     )  # its gradient is finite
     trainer.iterations.train_on(run, next(iter(trainer.data.batches(run.step, run.images, epochs=1))), 0)
     assert all(torch.equal(one, other) for one, other in zip(before, trainer.student.parameters(), strict=True))
-
-
-@pytest.mark.parametrize("quick", [True, False])
-def test_plain_pytorch_interpolates_on_a_cpu_too(
-    quick: bool, quick_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    enlarge, asked = losses.enlarge, set[bool]()
-
-    def noted(scores: losses.CoarseLogits, *, fused: bool) -> Any:
-        asked.add(fused)
-        return enlarge(scores, fused=fused)
-
-    monkeypatch.setattr(losses, "enlarge", noted)
-    config = quick_config("plop", engine={"accelerator": "cpu", "compile": quick})
-    weights_after(config, tmp_path, frozen=False)
-    assert asked == {quick}, "in iterations, and in the pass before them"
 
 
 def test_activations_computed_again_change_nothing(quick_config: MakeConfig, tmp_path: Path) -> None:
