@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -6,6 +7,7 @@ import torch
 from incseg.bench import iteration as step
 from incseg.bench.iteration import benchmark_step
 from incseg.config import HeadKind
+from incseg.engine.quick_network import student_network
 from incseg.errors import InputError
 from incseg.models import Architecture, Segmenter
 
@@ -18,7 +20,16 @@ def test_every_method_is_measured_beside_ft(tiny_folder: Path, tmp_path: Path, m
     )
     monkeypatch.setattr(step, "median_milliseconds_in_turns", lambda runs, **_: [run() or 5.0 for run in runs])
     monkeypatch.setattr(step, "peak_extra_bytes", lambda run, _: run() or 2**30)
+    compiled = []
+
+    def noted(*given: Any, **settings: Any) -> Any:
+        compiled.append(settings["compiled"])
+        return student_network(*given, **settings)
+
+    monkeypatch.setattr("incseg.engine.training_iteration.student_network", noted)
     table = benchmark_step(["mib", "ewc", "mib"], str(recipe), tiny_folder, device="cpu")
+    assert compiled
+    assert all(compiled), "as in a long run"
     assert [row[0] for row in table.rows] == ["ft", "mib", "ewc"]
     assert table.rows[1][1:] == ["5.0", "1.00", "1.00"]
 

@@ -275,9 +275,9 @@ def test_a_second_interrupt_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def interrupted_twice(*_: object) -> None:
         try:
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
         finally:
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr("incseg.engine.assembly.train", interrupted_twice)
     monkeypatch.setattr("os._exit", ended.append)

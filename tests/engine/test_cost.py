@@ -1,7 +1,6 @@
 """What a step cost is written beside its model, also of a run that was interrupted or shares its step 0."""
 
 import json
-import os
 import signal
 import subprocess
 from collections.abc import Callable
@@ -34,7 +33,7 @@ def test_time_is_summed_over_interruptions_and_shared_with_step_0(
     def interrupting(self: Journal, name: str, done: int, *rest: Any) -> None:
         original(self, name, done, *rest)
         if (name, done) == ("step 0", 2):
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
 
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "log", interrupting)

@@ -11,8 +11,10 @@ from torch import Tensor
 from incseg.batch import Batch
 from incseg.config import load_recipe
 from incseg.curriculum import Curriculum, ProtocolCurriculum, build_curriculum
-from incseg.engine.evaluator import score, step_entry
+from incseg.datasets import Split
+from incseg.engine.evaluator import _batch_size, score, score_step, step_entry
 from incseg.loading import whole_loader
+from incseg.loading.remembered import ScoredMemory
 from incseg.metrics import nan_if_none
 from incseg.models import Architecture, Segmenter
 from incseg.protocol import Protocol
@@ -102,6 +104,44 @@ def test_scores_of_the_papers_crop_by_hand(root: Path) -> None:
     assert confusion[11, 1] == 8
     assert confusion[0, 1] == 8
     assert confusion.sum() == 32
+
+
+@pytest.mark.parametrize(
+    ("size", "device", "expected"),
+    [(256, "cpu", 8), (256, "cuda", 64), (512, "cuda", 16), (1024, "cuda", 8), (2048, "cuda", 2), (2048, "cpu", 2)],
+)
+def test_a_gpu_scores_more_small_images_at_once(root: Path, size: int, device: str, expected: int) -> None:
+    plan = curriculum(root, scoring="paper")
+    assert isinstance(plan, ProtocolCurriculum)
+    assert plan.scored_crop is not None
+    plan.scored_crop.size = size
+    (scored,) = plan.scored_images(plan.steps[0])
+    assert _batch_size(scored, 8, torch.device(device)) == expected
+
+
+@pytest.mark.parametrize("scoring", ["full", "paper"])
+def test_processes_that_keep_images_count_the_same_and_read_each_once(
+    root: Path, scoring: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_recipe("cityscapes/13-6", {"data": {"root": root, "scoring": scoring, "workers": 0}})
+    plan = build_curriculum(Protocol.parse(config.protocol), config.data)
+    network, cpu = cast(Segmenter, SeesRoad()), torch.device("cpu")
+    expected = [score_step(network, plan, step, config, cpu) for step in plan.steps]
+    split, read = type(plan.source.val), []
+    image = split.image
+
+    def noted(given: Split, index: int) -> Tensor:
+        read.append(index)
+        return image(given, index)
+
+    monkeypatch.setattr(split, "image", noted)
+    memories = [ScoredMemory(), ScoredMemory()]
+    for step, counts in zip(plan.steps, expected, strict=True):
+        first, second = (
+            score_step(network, plan, step, config, cpu, rank, 2, memory=memory) for rank, memory in enumerate(memories)
+        )
+        assert torch.equal(first + second, counts)
+    assert sorted(read) == [0, 1, 2], "the last one only in the second step"
 
 
 def test_large_images_are_scored_in_tiles_and_every_pixel_once() -> None:

@@ -78,3 +78,18 @@ def test_a_gpu_that_is_not_there_is_refused_before_anything_is_written(
     said = capsys.readouterr().err
     assert "--data.cache gpu needs a CUDA device, and this run is on 'cpu': use ram, or none." in said
     assert not RunFolder(tmp_path / "run").config.exists()
+
+
+@pytest.mark.parametrize(("method", "everything"), [("mib", False), ("emseg", True)])
+def test_images_of_finished_steps_are_not_decoded_again_unless_they_are_replayed(
+    method: str, everything: bool, quick_config: MakeConfig, tmp_path: Path
+) -> None:
+    config = with_cache(quick_config(method), "ram")
+    cache = build(config, tmp_path, Fabric(accelerator="cpu")).cache
+    first, *later = (set(images) for images in cache.curriculum.indices)
+    later_ones = set().union(*later)
+    assert first - later_ones, "some are of step 0 alone"
+    finished = SimpleNamespace(finished_steps=[0])
+    decoded = replace(cache, folder=finished)._decoded  # type: ignore[arg-type]
+    assert decoded is not None
+    assert set(decoded.layout.places) == (first | later_ones if everything else later_ones)

@@ -1,7 +1,6 @@
 """Images and masks that cannot be read: a run stops and names them, or leaves them out and lists them."""
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -73,7 +72,7 @@ def stopped_at(iteration: int) -> Callable[..., None]:
     def log(self: Journal, name: str, done: int, *rest: Any) -> None:
         original(self, name, done, *rest)
         if (name, done) == ("step 0", iteration):
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
 
     return log
 

@@ -38,7 +38,7 @@ def tensors(outputs: Outputs) -> list[torch.Tensor]:
     return [outputs.logits, outputs.embedding, *outputs.stages, *outputs.raw_stages]
 
 
-def assert_same_gradients(found: nn.Module, expected: nn.Module, error: float = 1e-5) -> None:
+def assert_same_gradients(found: nn.Module, expected: nn.Module, error: float) -> None:
     """Up to a share of each gradient's norm."""
     for one, other in zip(found.parameters(), expected.parameters(), strict=True):
         assert (one.grad is None) == (other.grad is None)
@@ -68,12 +68,12 @@ def test_a_network_that_cannot_be_compiled_runs_as_it_is_and_says_so_once(
         return run
 
     monkeypatch.setattr(torch, "compile", fails)
-    monkeypatch.setattr("incseg.engine.quick_network.COMPILED_FROM", 1)
     teacher = teacher_network(
         tiny_model.segmenter.eval(),
         SHAPE,
         Fabric(accelerator="cpu", devices=1),
         quick=True,
+        compiled=True,
         with_stages=False,
         with_raw_stages=False,
     )
@@ -84,7 +84,11 @@ def test_a_network_that_cannot_be_compiled_runs_as_it_is_and_says_so_once(
     assert torch.equal(first.logits, second.logits)
 
 
-def test_compiled_networks_keep_fewer_activations(tiny_model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("large", "budget"), [(2 * 64**2, KEPT_ACTIVATIONS), (2 * 64**2 + 1, 1.0)])
+def test_compiled_networks_keep_fewer_activations_of_large_batches(
+    large: int, budget: float, tiny_model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("incseg.engine.quick_network.LARGE_BATCH", large)
     budgets = []
 
     def compiler(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> torch.fx.GraphModule:
@@ -92,26 +96,26 @@ def test_compiled_networks_keep_fewer_activations(tiny_model: Model, monkeypatch
         return graph
 
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=compiler))
-    monkeypatch.setattr("incseg.engine.quick_network.COMPILED_FROM", 1)
     flags = {"with_stages": False, "with_raw_stages": False}
-    student_network(tiny_model.segmenter, SHAPE, Fabric(accelerator="cpu", devices=1), quick=True, **flags)(images())
-    assert set(budgets) == {KEPT_ACTIVATIONS}
+    student_network(
+        tiny_model.segmenter, SHAPE, Fabric(accelerator="cpu", devices=1), quick=True, compiled=True, **flags
+    )(images())
+    assert set(budgets) == {budget}
     assert config.activation_memory_budget == 1, "for others all is as it was"
 
 
 def test_compiled_networks_compute_what_the_segmenter_does(tiny_model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=TRACED))
-    monkeypatch.setattr("incseg.engine.quick_network.COMPILED_FROM", 1)
     fabric, flags = Fabric(accelerator="cpu", devices=1), {"with_stages": True, "with_raw_stages": True}
     plain = copy.deepcopy(tiny_model.segmenter).train()
     compiled = copy.deepcopy(plain)
-    quick = student_network(compiled, SHAPE, fabric, quick=True, **flags)
+    quick = student_network(compiled, SHAPE, fabric, quick=True, compiled=True, **flags)
     for found in (quick(images()).outputs, plain(images(), **flags)):
         torch.stack([tensor.square().mean() for tensor in tensors(found)]).sum().backward()
     assert_same_gradients(compiled, plain, error=1e-3)  # normalisation is decomposed: other rounding
     for before, after in zip(plain.buffers(), compiled.buffers(), strict=True):
         torch.testing.assert_close(after, before)
-    teacher = teacher_network(compiled.eval(), SHAPE, fabric, quick=True, **flags)
+    teacher = teacher_network(compiled.eval(), SHAPE, fabric, quick=True, compiled=True, **flags)
     torch.testing.assert_close(teacher(images()).logits, compiled(images()).logits)
 
 
@@ -125,8 +129,10 @@ def test_networks_are_not_compiled_around_messages_to_other_processes(
         return body
 
     monkeypatch.setattr("incseg.engine.quick_network._compiled", noted)
-    monkeypatch.setattr("incseg.engine.quick_network.COMPILED_FROM", 1)
-    fabric, flags = Fabric(accelerator="cpu", devices=1), {"with_stages": False, "with_raw_stages": False}
+    fabric, flags = (
+        Fabric(accelerator="cpu", devices=1),
+        {"compiled": True, "with_stages": False, "with_raw_stages": False},
+    )
     student = convert_sync_batchnorm(tiny_model.segmenter.train())
     student_network(student, SHAPE, fabric, quick=True, **flags)
     assert not compiled
@@ -150,19 +156,21 @@ def test_what_no_graph_can_hold_runs_as_it_is() -> None:
 
 
 @NEEDS_CUDA
-def test_captured_networks_compute_what_the_segmenter_does(tiny_model: Model) -> None:
+def test_captured_networks_compute_what_the_segmenter_does(tiny_model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    # With TF32, the default for convolutions, two algorithms of cuDNN differ by 5e-4, and a capture may find another.
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     fabric = Fabric(accelerator="cuda", devices=1)
     plain, wanted = tiny_model.segmenter.to(fabric.device).train(), {"with_stages": True, "with_raw_stages": False}
     captured, given = copy.deepcopy(plain), images().to(fabric.device)
-    quick = student_network(captured, SHAPE, fabric, quick=True, **wanted)
+    quick = student_network(captured, SHAPE, fabric, quick=True, compiled=False, **wanted)
     assert all(torch.equal(a, b) for a, b in zip(plain.buffers(), captured.buffers(), strict=True))
     for found, network in ((quick(given).outputs, quick), (plain(given, **wanted), plain)):
         sum(tensor.square().mean() for tensor in tensors(found)).backward()  # type: ignore[union-attr]
         assert network.training
-    assert_same_gradients(captured, plain)
+    assert_same_gradients(captured, plain, error=1e-5)
     for before, after in zip(plain.buffers(), captured.buffers(), strict=True):
         torch.testing.assert_close(before, after)
-    teacher = teacher_network(captured.eval(), SHAPE, fabric, quick=True, **wanted)
+    teacher = teacher_network(captured.eval(), SHAPE, fabric, quick=True, compiled=False, **wanted)
     torch.testing.assert_close(teacher(given).logits, captured(given).logits)
 
 
@@ -191,7 +199,7 @@ def test_synchronised_networks_are_captured_and_their_gradients_shared(tiny_mode
     fabric = Fabric(accelerator="cuda", devices=1)
     plain, given = convert_sync_batchnorm(tiny_model.segmenter.to(fabric.device).train()), images().to(fabric.device)
     captured, wanted = copy.deepcopy(plain), {"with_stages": False, "with_raw_stages": False}
-    quick = DistributedDataParallel(student_network(captured, SHAPE, fabric, quick=True, **wanted))
+    quick = DistributedDataParallel(student_network(captured, SHAPE, fabric, quick=True, compiled=False, **wanted))
     for _ in range(3):  # messages of the graph and of its surroundings take turns
         for network in (quick, DistributedDataParallel(plain)):
             network.zero_grad()

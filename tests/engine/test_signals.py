@@ -1,10 +1,10 @@
 """Being asked to stop, and stopping so that nothing is lost."""
 
-import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +29,31 @@ MakeConfig = Callable[..., RunConfig]
 def test_outside_of_training_a_signal_stops_at_once(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with pytest.raises(Stopped, match=rf"{number.name}\); run the same command again"), StopRequests().heard():
-        os.kill(os.getpid(), number)
+        signal.raise_signal(number)
     assert signal.getsignal(number) is before
+
+
+def test_a_signal_at_the_very_end_stops_too_and_leaves_no_handler_behind() -> None:
+    class Late(StopRequests):
+        @contextmanager
+        def _limited(self, max_time: float | None) -> Iterator[None]:  # noqa: ARG002
+            yield
+            signal.raise_signal(signal.SIGUSR1)
+
+    before = signal.getsignal(signal.SIGUSR1)
+    stop, reached = Late(), []
+    with pytest.raises(Stopped, match="SIGUSR1"), stop.heard():
+        reached.append(True)
+    assert reached
+    assert signal.getsignal(signal.SIGUSR1) is before
+    with pytest.raises(Stopped), stop.heard():
+        signal.raise_signal(signal.SIGTERM)  # it can listen again
 
 
 def test_inside_it_is_noted_and_obeyed_at_the_end_at_the_latest() -> None:
     stop, reached = StopRequests(), []
     with pytest.raises(Stopped), stop.heard(), stop.deferred():  # noqa: PT012 - what comes after the signal is the test
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
         reached.append(stop.reason)
     assert reached == ["a request to stop (SIGTERM)"]
 
@@ -53,7 +70,7 @@ def signalled_at(iteration: int) -> Callable[..., None]:
     def log(self: Journal, name: str, done: int, *rest: Any) -> None:
         original(self, name, done, *rest)
         if (name, done) == ("step 0", iteration):
-            os.kill(os.getpid(), signal.SIGUSR1)
+            signal.raise_signal(signal.SIGUSR1)
 
     return log
 
@@ -127,7 +144,7 @@ def test_without_the_signals_of_unix_the_time_limit_and_a_request_still_stop(mon
     members = {"SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT}
     monkeypatch.setattr(signals, "known_signals", lambda *names: [members[name] for name in names if name in members])
     with pytest.raises(Stopped, match=r"SIGTERM"), StopRequests().heard(max_time=100):
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
     with pytest.raises(Stopped, match=r"the end of --engine\.max-time"), StopRequests().heard(max_time=0.001):
         for _ in range(10**9):
             pass

@@ -212,6 +212,18 @@ def test_a_shared_step_0_gets_the_head_of_this_runs_settings(
     assert not (tmp_path / "mib").exists()
 
 
+@pytest.mark.parametrize("method", ["dkd", "star"])
+def test_a_method_that_prepares_later_steps_may_train_the_first_of_a_solved_run(
+    method: str, quick_config: MakeConfig, tmp_path: Path
+) -> None:
+    own = quick_config(f"{method}+analytic")
+    train(own, tmp_path / "own")
+    train(quick_config(method), tmp_path / "trained")
+    train(own, tmp_path / "shared", first_step=tmp_path / "trained")
+    assert bytes_of(tmp_path / "own") == bytes_of(tmp_path / "shared")
+    assert load_model(RunFolder(tmp_path / "own").model(1))[0].classifier.kind == "closed-form"
+
+
 def test_a_sigmoid_head_is_trained_grown_and_left_for_a_solved_one(quick_config: MakeConfig, tmp_path: Path) -> None:
     base = quick_config().model.model_dump()
     sigmoid = {**base, "head": "sigmoid"}

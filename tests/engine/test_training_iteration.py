@@ -1,6 +1,8 @@
 """Batches in pieces, and activations computed again, give the gradients of the whole batch."""
 
+import copy
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +97,30 @@ def test_what_is_used_already_or_would_be_refused_is_not_proposed(quick_config: 
     ]
     engine = {"accelerator": "cpu", "recompute": True, "accumulate": 2}
     assert not list(savings(quick_config("mib", engine=engine, optim={"batch_size": 4}, data={"cache": "none"})))
+
+
+@pytest.mark.parametrize(("pixels", "compiled"), [(10**6, False), (10**12, True)])
+def test_networks_are_compiled_where_the_run_is_long(
+    pixels: int, compiled: bool, quick_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    def noted(*_: object, compiled: bool, **__: object) -> None:
+        asked.append(compiled)
+
+    for name in ("student_network", "teacher_network"):
+        monkeypatch.setattr(f"incseg.engine.training_iteration.{name}", noted)
+    config = quick_config("mib", engine={"accelerator": "cpu"})
+    trainer = build(config, tmp_path, launch(config))
+    step = trainer.curriculum.steps[1]
+    own = trainer.curriculum.training_images(step, config.data.crop_size)
+    context = trainer._context(step, own, teacher=copy.deepcopy(trainer.student))
+    replace(trainer.iterations, pixels=pixels).networks(context)
+    assert asked == [compiled, compiled]
+
+
+def test_all_that_a_run_trains_on_is_counted(quick_config: MakeConfig, tmp_path: Path) -> None:
+    config = quick_config("mib", engine={"accelerator": "cpu"}, optim={"epochs": 3, "incremental_epochs": 2})
+    trainer = build(config, tmp_path, launch(config))
+    first, *later = (len(images) for images in trainer.curriculum.indices)
+    assert trainer.iterations.pixels == (3 * first + 2 * sum(later)) * config.data.crop_size**2

@@ -51,7 +51,7 @@ def test_every_image_is_scored_exactly_once(tiny_folder: Path, world_size: int) 
     found = [
         image
         for rank in range(world_size)
-        for batches in whole_loader(scored, 3, 0, rank, world_size)
+        for batches in whole_loader(scored, 3, 0, range(rank, len(scored), world_size))
         for batch in batches
         for image in batch.images
     ]

@@ -68,6 +68,13 @@ def test_balanced_cross_entropies_of_parts_add_up_to_that_of_the_whole() -> None
     torch.testing.assert_close(sum(parts), balanced_cross_entropy(logits, labels))
 
 
+@pytest.mark.parametrize("num_classes", [3, 255, 300])
+def test_ignored_pixels_and_classes_to_come_are_not_counted(num_classes: int) -> None:
+    labels = torch.tensor([[0, 2, 2, 254, 255, 255, 256, 299, 300, 1000]])
+    expected = [int((labels == c).sum()) if c != 255 else 0 for c in range(num_classes)]
+    assert class_counts(labels, num_classes=num_classes).tolist() == expected
+
+
 def test_balance_gives_every_class_an_equal_say() -> None:
     logits = torch.zeros(1, 2, 1, 10, dtype=torch.float64, requires_grad=True)
     labels = torch.tensor([[[0] * 9 + [1]]])

@@ -156,10 +156,14 @@ def remembered(pixels: list[float]) -> dict[str, Tensor]:
             "pixels": torch.tensor(pixels)}  # fmt: skip
 
 
-def test_nothing_is_remembered_of_a_step_that_is_solved() -> None:
-    part = FeatureReplay()
-    part.memory = remembered([300.0, 9.0, 70.0])
-    part.gather(context(SECOND, network(), None))
+def test_nothing_is_remembered_of_a_step_that_is_solved(monkeypatch: pytest.MonkeyPatch) -> None:
+    method = methods.parse("star+analytic")
+    part = next(part for part in method.parts if isinstance(part, FeatureReplay))
+    solving = next(part for part in method.parts if part.solves)
+    part.memory, ended = remembered([300.0, 9.0, 70.0]), []
+    monkeypatch.setattr(type(solving), "end", lambda _, context: ended.append(context.step))
+    method.solve(context(SECOND, network(), None))
+    assert ended == [SECOND]
     assert part.memory["pixels"].tolist() == [300.0, 9.0, 70.0]
 
 

@@ -93,6 +93,16 @@ def test_thresholds_are_the_medians_of_what_the_teacher_names_on_background() ->
         assert abs(float(part.memory["thresholds"][c]) - median) <= 0.011
 
 
+def test_thresholds_are_measured_in_the_precision_of_training() -> None:
+    teacher = Segmenter(Architecture(encoder="test_resnet", decoder_options={"decoder_channels": 8}), [3]).eval()
+    seen: list[torch.dtype] = []
+    teacher.register_forward_hook(lambda _, __, outputs: seen.append(outputs.embedding.dtype))
+    images, labels = torch.zeros(1, 3, 64, 64, dtype=torch.uint8), torch.zeros(1, 64, 64, dtype=torch.int64)
+    given = context(SECOND, teacher, teacher, batches=lambda: [Batch(images, labels)])
+    PseudoLabelCrossEntropy().begin(replace(given, autocast=lambda: torch.autocast("cpu", torch.bfloat16)))
+    assert seen == [torch.bfloat16]
+
+
 def test_released_thresholds_are_in_released_uncertainty_and_accept_more() -> None:
     torch.manual_seed(0)
     teacher = Segmenter(Architecture(encoder="test_resnet", decoder_options={"decoder_channels": 8}), [3]).eval()

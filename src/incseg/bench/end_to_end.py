@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from lightning.fabric import Fabric
 
+from incseg.bench.iteration import LONG_RUN
 from incseg.bench.measure import hardware, wait_for
 from incseg.bench.photos import PROTOCOL, photo_folder
 from incseg.config import RunConfig, load_recipe, merge
@@ -52,7 +53,7 @@ def benchmark_train(
     with chosen_data(recipe, data_root, device, settings, SMALL) as (name, layer):
         names = list(dict.fromkeys(["ft", *methods]))
         untrained = merge({"model": {"weights": "none"}}, layer)
-        configs = [load_recipe(name, merge(untrained, {"method": method})) for method in names]
+        configs = [load_recipe(name, merge(merge(untrained, LONG_RUN), {"method": method})) for method in names]
         if Protocol.parse(configs[0].protocol).task == "offline":
             raise InputError(f"{name} has a single step: choose a protocol or recipe with at least two.")
         check_batch_size(configs[0])

@@ -280,7 +280,7 @@ class EngineConfig(Section):
     16-mixed on older ones, 32-true elsewhere; a run keeps what it began with."""
     compile: bool = True
     """Make an iteration quick on a GPU: kernels for the losses, which never hold logits at the size of the image, one
-    for the optimizer, and the network captured as a graph or, for large crops, compiled. false: plain PyTorch, one
+    for the optimizer, and the network captured as a graph and, in long runs, compiled. false: plain PyTorch, one
     operation after another; results are equal to rounding. On a CPU it only says how logits are enlarged: by matrix
     products, or false: by PyTorch's interpolation."""
     accumulate: int = Field(default=1, ge=1)
@@ -304,7 +304,7 @@ class EngineConfig(Section):
     max_skipped: int = Field(default=3, ge=0)
     """Updates in a row that may be skipped because a loss or a gradient is not finite; one more stops the run."""
     score_batch_size: int = Field(default=8, ge=1)
-    """Images per batch when scoring."""
+    """Images per batch when scoring; on a GPU more of small ones: 16 of 512², 64 of 256²."""
     pictures: int = Field(default=8, ge=0)
     """Number of validation images whose predictions are saved after every step."""
     statistics: bool = True

@@ -209,7 +209,7 @@ def build(
         history=given.history if given is not None else (),
         folder=folder,
         journal=journal,
-        cache=ImageCache(config, fabric, curriculum, journal),
+        cache=ImageCache(config, fabric, curriculum, journal, folder, _uses_old_images(method)),
         header=header,
     )
 
@@ -230,6 +230,11 @@ def _method(config: RunConfig) -> methods.Method:
             raise InputError(f"'{method.name}' replays pictures of its own: leave --replay out, or use another method.")
         more = [methods.GivenOldImages(), *more]
     return replace(method, parts=(*method.parts, *more))
+
+
+def _uses_old_images(method: methods.Method) -> bool:
+    """Whether a step may load images of earlier ones again."""
+    return method.keeps_data or method.rehearses or method.replays
 
 
 def _check(config: RunConfig, out: Path) -> None:

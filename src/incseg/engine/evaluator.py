@@ -20,7 +20,7 @@ from incseg.errors import InputError, Note, refuse
 from incseg.files import naming
 from incseg.images import index_image
 from incseg.loading import ScoredImages, whole_loader
-from incseg.loading.reduced import usual_shapes
+from incseg.loading.remembered import ScoredMemory
 from incseg.metrics import (
     confusion_matrix,
     domain_scores,
@@ -37,6 +37,7 @@ from incseg.models.tiles import predict_ids
 from incseg.protocol import BACKGROUND, Step
 from incseg.sizes import TILE
 
+SMALL = 2**19  # pixels: of smaller images more are scored at once on a GPU
 PIXELS = 2**22  # counted at a time, so that large images need little memory
 
 
@@ -65,26 +66,37 @@ def score_step(
     rank: int = 0,
     world_size: int = 1,
     note: Note | None = None,
+    memory: ScoredMemory | None = None,
 ) -> Tensor:
     """(N, 2, C, C) int64 confusion counts of this process's share of the N collections that a step is scored on.
 
     The first of the two are of all images, the second of those that label every class known: only there is background
-    what the masks call background. An image that cannot be read is refused, or left to ``note`` and left out.
+    what the masks call background. An image that cannot be read is refused, or left to ``note`` and left out. With a
+    ``memory`` images are read from their files only the first time, if they are not too many.
     """
     classes, found = step.num_classes, []
     for images in curriculum.scored_images(step):
-        batch_size = _batch_size(images, config.engine.score_batch_size)
-        loader = whole_loader(images, batch_size, loading_processes(config), rank, world_size, note)
+        batch_size = _batch_size(images, config.engine.score_batch_size, device)
+        # By the number of an image and not by its place, so that it stays with its process in later steps.
+        share = [place for place, index in enumerate(images.indices) if index % world_size == rank]
+        kept = memory.kept(images, share) if memory is not None else None
+        workers = loading_processes(config) if kept is None else 0
+        loader = whole_loader(images if kept is None else kept, batch_size, workers, share, note)
         counts = score(segmenter, loader, images.counted_as(classes), device)
         found.append(torch.stack([counts, counts if images.labels_all(classes) else torch.zeros_like(counts)]))
     return torch.stack(found)
 
 
-def _batch_size(images: ScoredImages, wanted: int) -> int:
-    """Of images larger than a tile only as many as tiles would fill: they are segmented one by one in any case."""
-    shapes = usual_shapes(images.split) if images.crop is None else []
-    largest = max((height * width for height, width in shapes), default=0)
-    return wanted if largest <= TILE**2 else max(1, wanted * TILE**2 // largest)
+def _batch_size(images: ScoredImages, wanted: int, device: torch.device) -> int:
+    """Of images larger than a tile only as many as tiles would fill: they are segmented one by one in any case.
+
+    Of small ones more, on a GPU: a batch that does not fill it takes as long as one that does, and far longer if other
+    runs keep it busy.
+    """
+    largest = max((height * width for height, width in images.usual_shapes()), default=TILE**2)
+    if largest > TILE**2:
+        return max(1, wanted * TILE**2 // largest)
+    return max(wanted, wanted * SMALL // largest) if device.type == "cuda" else wanted
 
 
 def loading_processes(config: RunConfig) -> int:

@@ -20,6 +20,7 @@ from incseg.errors import InputError, Note
 from incseg.loading import BatchAddresses, TrainingSet, device_loader, training_loader
 from incseg.loading.decoded import DecodedImages, KeptSplit, Measured
 from incseg.loading.resampling import BatchCutter, Cut
+from incseg.run_folder import RunFolder
 
 AUTOMATIC = 0.25  # of a GPU's memory: so much "auto" may take
 MOST = 0.8  # of a memory: so much may be asked for
@@ -28,12 +29,15 @@ LARGEST = 8  # times the crop: a device averages at most as many pixels into one
 
 @dataclass(frozen=True)
 class ImageCache:
-    """The training images of all steps, decoded once, at the first batch; the batches are the same in any case."""
+    """The training images of the steps to come, decoded once, at the first batch; the batches are the same anyway."""
 
     config: RunConfig
     fabric: Fabric
     curriculum: Curriculum
     journal: Journal
+    folder: RunFolder
+    uses_old_images: bool
+    """Whether steps may ask for images of earlier ones."""
 
     def __post_init__(self) -> None:
         wanted, device = self.config.data.cache, self.fabric.device.type
@@ -81,7 +85,9 @@ class ImageCache:
         wanted, device = self.config.data.cache, self.fabric.device
         if wanted == "none" or (wanted == "auto" and device.type != "cuda"):
             return None
-        indices = {index for step in self.curriculum.indices for index in step}
+        finished = () if self.uses_old_images else self.folder.finished_steps
+        steps = zip(self.curriculum.steps, self.curriculum.indices, strict=True)
+        indices = {index for step, images in steps if step.index not in finished for index in images}
         measured = Measured.of(self.curriculum.learnt_from, indices)
         reason = self._reason_against(measured)
         if reason and wanted != "auto":

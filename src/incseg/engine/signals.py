@@ -35,13 +35,19 @@ class StopRequests:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
+        self.reason, self._waits = "", False
         before = {number: signal.signal(number, self._hear) for number in known_signals(*REASONS)}
         try:
             with self._limited(max_time):
-                yield
+                try:
+                    yield
+                finally:
+                    self._waits = True  # a request that comes now may not keep the handlers from being put back
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+        if self.reason:
+            self.obey()
 
     @contextmanager
     def _limited(self, max_time: float | None) -> Iterator[None]:

@@ -55,8 +55,8 @@ class StepData:
         whole = WholeImages(own.split, own.indices, own.table)
         engine, fabric = self.config.engine, self.fabric
         workers, done = loading_processes(self.config), 0
-        share, note = (fabric.global_rank, fabric.world_size), self.left_out.from_training
-        loader = whole_loader(whole, engine.score_batch_size, workers, *share, note)
+        share = range(fabric.global_rank, len(whole), fabric.world_size)
+        loader = whole_loader(whole, engine.score_batch_size, workers, share, self.left_out.from_training)
         with self.journal.progress("gathering statistics") as advance:
             for batches in loader:
                 yield from batches

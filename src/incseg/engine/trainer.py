@@ -4,6 +4,7 @@ import copy
 import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -34,6 +35,7 @@ from incseg.engine.step_data import StepData
 from incseg.engine.step_run import StepRun
 from incseg.engine.training_iteration import Iterations
 from incseg.loading import TrainingImages, TrainingSet
+from incseg.loading.remembered import ScoredMemory
 from incseg.methods import Context, Method
 from incseg.models import Segmenter
 from incseg.models.pretrained import original_encoder
@@ -70,11 +72,20 @@ class Trainer:
     """What could not be read in the step in training."""
     clock: StepClock = field(default_factory=StepClock)
     """The time of the step in training."""
+    scored: ScoredMemory = field(default_factory=ScoredMemory)
+    """The images that every step is scored on."""
 
     @property
     def iterations(self) -> Iterations:
         """How they are computed."""
-        return Iterations(self.config, self.fabric, self.method)
+        return Iterations(self.config, self.fabric, self.method, self._pixels)
+
+    @cached_property
+    def _pixels(self) -> int:
+        """What the run trains on, if each step sees its own images; finished steps count, as when they were trained."""
+        steps = zip(self.curriculum.steps, self.curriculum.indices, strict=True)
+        crops = sum(len(images) * self.config.optim.epochs_at(step.index) for step, images in steps)
+        return crops * self.config.data.crop_size**2
 
     @property
     def data(self) -> StepData:
@@ -151,7 +162,7 @@ class Trainer:
         own = self.curriculum.training_images(step, self.config.data.crop_size)
         self.student.to(self.fabric.device)
         self.journal.mention(f"{self.header['method']} · step {step.index} in closed form: {len(own)} images")
-        self.method.end(self._context(step, own, teacher=None))
+        self.method.solve(self._context(step, own, teacher=None))
         return len(own)
 
     def _context(self, step: Step, own: TrainingImages, teacher: Segmenter | None) -> Context:
@@ -168,6 +179,7 @@ class Trainer:
             pretrained_encoder=lambda: original_encoder(self.student, self.config.model.weights),
             images_overlap=self.curriculum.protocol.setting is Setting.OVERLAPPED,
             labels_everything=step.index == 0 or self.method.keeps_data,
+            autocast=self.fabric.autocast,
             seed=seed_from(self.config.seed, "method", step.index),
             say=self.journal.say,
             fused=self.config.engine.compile,
@@ -313,7 +325,8 @@ class Trainer:
         """Score the student on all processes together; save the model and a few pictures."""
         rank, world_size, device = self.fabric.global_rank, self.fabric.world_size, self.fabric.device
         share, note = (rank, world_size), self.left_out.from_scoring
-        confusion = score_step(self.student, self.curriculum, step, self.config, device, *share, note)
+        memory = self.scored if len(self.curriculum.steps) > 1 else None
+        confusion = score_step(self.student, self.curriculum, step, self.config, device, *share, note, memory)
         self.left_out.share(world_size)
         confusion = cast(Tensor, self.fabric.all_reduce(confusion, reduce_op="sum"))
         classes = self.curriculum.classes[: step.num_classes]

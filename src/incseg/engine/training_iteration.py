@@ -12,7 +12,7 @@ from incseg.config import RunConfig
 from incseg.engine.finite import UpdateGuard, Verdict
 from incseg.engine.optimizer import build_optimizer, set_learning_rate
 from incseg.engine.precision import unscale
-from incseg.engine.quick_network import QuickStudent, Teacher, student_network, teacher_network
+from incseg.engine.quick_network import COMPILED_FROM, QuickStudent, Teacher, student_network, teacher_network
 from incseg.engine.step_run import StepRun
 from incseg.errors import InputError
 from incseg.methods import Context, Method
@@ -27,6 +27,8 @@ class Iterations:
     config: RunConfig
     fabric: Fabric
     method: Method
+    pixels: int
+    """What the run trains on in all steps and epochs, about."""
 
     @property
     def quick(self) -> bool:
@@ -39,13 +41,15 @@ class Iterations:
         together = self.config.optim.batch_size // self.fabric.world_size // engine.accumulate
         shape, quick = (together, 3, crop, crop), self.quick
         wanted = {"with_stages": self.method.needs_stages, "with_raw_stages": self.method.needs_raw_stages}
+        compiled = self.pixels >= COMPILED_FROM * self.fabric.world_size
         captured = quick and not engine.recompute
         student = student_network(
-            context.student, shape, self.fabric, quick=captured, recompute=engine.recompute, **wanted
-        )
+            context.student, shape, self.fabric,
+            quick=captured, compiled=compiled, recompute=engine.recompute, **wanted,
+        )  # fmt: skip
         if context.teacher is None or not self.method.needs_teacher:
             return student, None
-        return student, teacher_network(context.teacher, shape, self.fabric, quick=quick, **wanted)
+        return student, teacher_network(context.teacher, shape, self.fabric, quick=quick, compiled=compiled, **wanted)
 
     def prepare(self, student: Segmenter, network: QuickStudent, step: int) -> UpdateGuard:
         """Hand the network to Fabric, with an optimizer; returns what makes the updates."""

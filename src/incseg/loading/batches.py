@@ -17,9 +17,11 @@ from incseg.datasets.scan import in_threads, pixel_counts
 from incseg.datasets.source import ReportProgress
 from incseg.errors import InputError, Note, refuse
 from incseg.loading.addresses import Address
+from incseg.loading.reduced import usual_shapes
 from incseg.loading.replay import KeptImages, Replay
 from incseg.loading.transforms import CentreCrop, TrainingTransform, relabelled
 from incseg.protocol import BACKGROUND, IGNORE, SALIENT
+from incseg.sizes import Size
 
 NOT_REPLAYED = torch.tensor(BACKGROUND)  # Batch.replayed of the step's own images
 
@@ -178,6 +180,10 @@ class ScoredImages(WholeImages):
     def __getitem__(self, position: int) -> Batch:
         whole = super().__getitem__(position)
         return whole if self.crop is None else Batch(*self.crop(whole.images, whole.labels))
+
+    def usual_shapes(self) -> list[Size]:
+        """Heights and widths of some of them, as they are scored."""
+        return usual_shapes(self.split) if self.crop is None else [(self.crop.size, self.crop.size)]
 
     def labels_all(self, num_classes: int) -> bool:
         """Whether these masks label every channel."""

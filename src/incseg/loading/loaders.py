@@ -130,16 +130,17 @@ class SeveralBatches(Sampler[list[Address]]):
 
 
 def whole_loader(
-    images: WholeImages, batch_size: int, workers: int, rank: int = 0, world_size: int = 1, note: Note | None = None
+    images: WholeImages, batch_size: int, workers: int, share: Sequence[int] | None = None, note: Note | None = None
 ) -> Iterator[list[Batch]]:
-    """Every image exactly once over all processes: a sampler that pads the last batch would count some twice.
+    """Each image of a share exactly once, by default of all: a sampler that pads the last batch would count some twice.
 
     An image that cannot be read is refused, or left to ``note`` and left out.
     """
+    share = range(len(images)) if share is None else share
     loader: Iterable[tuple[list[Batch], list[str]]] = DataLoader(
         Attempts(images, _only),
         batch_size=batch_size,
-        sampler=(share := range(rank, len(images), world_size)),
+        sampler=share,
         num_workers=min(workers, -(-len(share) // batch_size)),  # one without a batch would only cost its start
         collate_fn=_grouped,
         worker_init_fn=_begin_process,

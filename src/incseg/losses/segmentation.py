@@ -66,9 +66,12 @@ def unbiased_cross_entropy(
 
 def class_counts(labels: Tensor, *, num_classes: int) -> Tensor:
     """(C,) int64: how many pixels each class has; labels are as in :func:`cross_entropy`."""
-    counted = labels.where((labels != IGNORE) & (labels < num_classes), num_classes).flatten()
-    counts = counted.new_zeros(num_classes + 1)  # bincount would wait for the device to learn how many there are
-    return counts.scatter_add_(0, counted, torch.ones_like(counted))[:num_classes]
+    others = max(num_classes, IGNORE) + 1
+    counted = labels.flatten().clamp_max(others)  # the one copy that is made of a large tensor
+    counts = counted.new_zeros(others + 1)  # bincount would wait for the device to learn how many there are
+    counts.scatter_add_(0, counted, counts.new_ones(()).expand_as(counted))
+    counts[IGNORE] = 0
+    return counts[:num_classes]
 
 
 def balanced_cross_entropy(

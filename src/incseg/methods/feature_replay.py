@@ -127,9 +127,7 @@ class FeatureReplay(WeightedBinaryCrossEntropy):
         return losses.similarity_separation(centres[first:], present[first:], old.to(centres.dtype))
 
     def gather(self, context: Context) -> None:
-        """Remember the classes of this step, and where the old ones are now; nothing of steps that are solved."""
-        if context.teacher is None and context.step.index > 0:
-            return
+        """Remember the classes of this step, and where the old ones are now."""
         if context.teacher is not None and self.drift:
             self._follow_drift(*gather_drift(context, context.teacher))
         known = context.step.old_classes if context.teacher is not None else 0

@@ -47,7 +47,9 @@ class PseudoLabelCrossEntropy(CrossEntropy):
         counts = torch.zeros(classes, losses.BINS, dtype=torch.int64, device=context.teacher.mean.device)
         with torch.no_grad():
             for batch in context.batches(1):
-                scores = in_float32(context.teacher(batch.images)).scores_for(batch.labels)
+                with context.autocast():  # the thresholds are for uncertainties in the precision of training
+                    outputs = context.teacher(batch.images)
+                scores = in_float32(outputs).scores_for(batch.labels)
                 predicted, uncertainty = self._read(losses.enlarge(scores, fused=context.fused), context.step)
                 background = batch.labels == BACKGROUND
                 counts += losses.class_histogram(uncertainty[background], predicted[background], num_classes=classes)

@@ -166,6 +166,12 @@ class Method:
         for part in self.parts:
             part.gather(context)
 
+    def solve(self, context: Context) -> None:
+        """Conclude a step in which nothing is trained: only for parts that solve it; for the others it never began."""
+        for part in self.parts:
+            if part.solves:
+                part.end(context)
+
     def view(
         self,
         batch: Batch,

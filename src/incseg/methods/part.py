@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
@@ -58,6 +59,8 @@ class Context:
     """Whether these images label every class the student knows, not only those of the step."""
     fused: bool = False
     """Whether losses at the size of the image may avoid that size: ``engine.compile``."""
+    autocast: Callable[[], AbstractContextManager[object]] = nullcontext
+    """Inside, networks compute in the precision that they train in."""
     seed: int = 0
     """For random choices: derived from the run and the step, the same in every process."""
     say: Callable[[str], None] = print
@@ -134,7 +137,7 @@ class Part:
         """
 
     def end(self, context: Context) -> None:
-        """After a step, step 0 included."""
+        """After a step that was trained, step 0 included; of parts that solve, after those that are solved too."""
 
     def gather(self, context: Context) -> None:
         """After every part's ``end``: statistics of the step's images, with the network as it will be kept."""

@@ -15,6 +15,7 @@ from interpreter import DEVICE, ON_GPU, needs_gpu, only_elsewhere, passes_in_the
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from contrast_cases import Case, in_float64, relative_error, run
+from incseg.losses import contrastive_distillation
 
 # What float16 products may add to eager's own error, for the value and for the gradient; float32 keeps its accuracy.
 ALLOWANCE = {torch.float32: (3e-6, 5e-6), torch.float16: (1e-3, 3e-3), torch.bfloat16: (1e-3, 3e-3)}
@@ -138,6 +139,32 @@ def test_both_ways_to_sort_give_one_result(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(contrastive, "COUNTING_SORT_UP_TO", 0)
     for got, want in zip(run(inputs, backend="triton"), by_counting, strict=True):
         assert torch.equal(got, want)
+
+
+@runs_kernels
+def test_shapes_may_alternate() -> None:
+    """What is kept from one launch for the next belongs to its own shapes, dtypes and addresses."""
+    inputs = [case(33, 17, 16, 3), case(32, 16, 16, 3), case(33, 17, 16, 3, dtype=torch.float16)]
+    inputs.append({k: torch.cat([v[:1], v])[1:] for k, v in inputs[0].items()})  # rows begin at other addresses
+    first = [run(each, backend="triton") for each in inputs]
+    for got, want in zip([run(each, backend="triton") for each in inputs], first, strict=True):
+        assert torch.equal(got[0], want[0])
+        assert torch.equal(got[1], want[1])
+    torch.testing.assert_close(first[3][1], first[0][1], rtol=1e-5, atol=1e-8)
+    assert_as_accurate_as_eager(inputs[1])
+
+
+@runs_kernels
+def test_backward_is_as_precise_as_its_forward(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever allows TF32 between the two passes does not change what forward kept for backward."""
+    from incseg.losses.contrastive import triton_launch as contrastive
+
+    inputs = case(40, 20, 16, 3)
+    expected = run(inputs, backend="triton", upstream=1.0)[1]
+    anchors = inputs["anchors"].clone().requires_grad_()
+    loss = contrastive_distillation(**{**inputs, "anchors": anchors}, backend="triton")
+    monkeypatch.setattr(contrastive, "is_precise", lambda _: False)
+    assert torch.equal(torch.autograd.grad(loss, anchors)[0], expected)
 
 
 @runs_kernels

@@ -1,6 +1,6 @@
 """Contrastive distillation: pull pixels of one class together and push the others apart, across two networks."""
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import Literal, get_args
 
 import torch
@@ -16,6 +16,7 @@ from incseg.losses.triton_support import builds, has_triton, runs_triton
 
 Denominator = Literal["negatives", "pair"]
 Backend = Literal["auto", "eager", "chunked", "triton"]
+DENOMINATORS, BACKENDS = get_args(Denominator), get_args(Backend)
 
 # Similarities up to which the dense form is the fastest on a CPU.
 DENSE_ON_CPU = 1 << 20
@@ -127,9 +128,9 @@ def share_with_positive(anchor_labels: Tensor, teacher_labels: Tensor, *, num_cl
 def _loss(
     sets: ContrastSets, settings: ContrastSettings, backend: Backend, *, group: dist.ProcessGroup | None, world: int
 ) -> Tensor:
-    _check(sets)
+    _check(*[None if x is None else x.shape for x in sets])
     chosen = _choose(sets, backend, world)
-    if len(sets.anchors) == 0:
+    if sets.anchors.shape[0] == 0:
         return sets.anchors.to(torch.promote_types(sets.anchors.dtype, torch.float32)).sum()
     if chosen == "eager":
         with torch.autocast(sets.anchors.device.type, enabled=False):
@@ -140,14 +141,14 @@ def _loss(
 def _settings(temperature: float, denominator: Denominator, detach_contrast: bool) -> ContrastSettings:
     if not temperature > 0:
         raise ValueError(f"temperature must be above 0, got {temperature}")
-    if denominator not in get_args(Denominator):
+    if denominator not in DENOMINATORS:
         raise ValueError(f'denominator must be "negatives" or "pair", got {denominator!r}')
     return ContrastSettings(float(temperature), denominator == "pair", detach_contrast)
 
 
 def _choose(sets: ContrastSets, backend: Backend, world: int) -> Backend:
     """The backend to use; a request that cannot be met is refused with the reason."""
-    if backend not in get_args(Backend):
+    if backend not in BACKENDS:
         raise ValueError(f'backend must be "auto", "eager", "chunked" or "triton", got {backend!r}')
     if backend == "triton" and (obstacle := _triton_obstacle(sets)):
         raise ValueError(f'backend "triton" cannot be used: {obstacle}; use backend="auto" or "chunked"')
@@ -188,6 +189,7 @@ def _builds(device: torch.device, dtype: torch.dtype, teacher_dtype: torch.dtype
     return builds(both_passes, "pixels are contrasted without kernels")
 
 
+@cache
 def _streamed_backend(backend: Backend) -> StreamedBackend:
     if backend == "triton":
         from incseg.losses.contrastive import triton_launch  # noqa: PLC0415 - Triton is only imported when it is used
@@ -196,24 +198,30 @@ def _streamed_backend(backend: Backend) -> StreamedBackend:
     return chunked
 
 
-def _check(sets: ContrastSets) -> None:
+@lru_cache(maxsize=256)  # a training asks for the same shapes again and again
+def _check(
+    anchors: torch.Size,
+    anchor_labels: torch.Size,
+    teacher: torch.Size,
+    teacher_labels: torch.Size,
+    anchor_probs: torch.Size | None,
+    teacher_probs: torch.Size | None,
+) -> None:
     """Refuse shapes that do not belong together, saying which."""
-    anchors, anchor_labels, teacher, teacher_labels, anchor_probs, teacher_probs = sets
-    if anchors.ndim != 2 or teacher.ndim != 2 or anchors.shape[1] != teacher.shape[1]:
+    if len(anchors) != 2 or len(teacher) != 2 or anchors[1] != teacher[1]:
         raise ValueError(
-            "anchors and teacher must be (N, D) and (M, D) with one D: "
-            f"got {tuple(anchors.shape)} and {tuple(teacher.shape)}"
+            f"anchors and teacher must be (N, D) and (M, D) with one D: got {tuple(anchors)} and {tuple(teacher)}"
         )
-    for name, rows, features in (("anchor", anchor_labels, anchors), ("teacher", teacher_labels, teacher)):
-        if rows.shape != features.shape[:1]:
-            raise ValueError(f"{name}_labels must have one label per row: got {tuple(rows.shape)} for {len(features)}")
+    for name, labels, features in (("anchor", anchor_labels, anchors), ("teacher", teacher_labels, teacher)):
+        if labels != features[:1]:
+            raise ValueError(f"{name}_labels must have one label per row: got {tuple(labels)} for {features[0]}")
     if (anchor_probs is None) != (teacher_probs is None):
         raise ValueError("give anchor_probs and teacher_probs together (UCD), or neither (CD)")
     if anchor_probs is not None and teacher_probs is not None:
-        if anchor_probs.shape[:1] != anchors.shape[:1] or teacher_probs.shape[:1] != teacher.shape[:1]:
+        if anchor_probs[:1] != anchors[:1] or teacher_probs[:1] != teacher[:1]:
             raise ValueError("anchor_probs and teacher_probs must have one row per feature")
-        if anchor_probs.shape[1:] != teacher_probs.shape[1:] or anchor_probs.ndim != 2:
+        if anchor_probs[1:] != teacher_probs[1:] or len(anchor_probs) != 2:
             raise ValueError(
                 "anchor_probs and teacher_probs must be (N, C) and (M, C) with one C: "
-                f"got {tuple(anchor_probs.shape)} and {tuple(teacher_probs.shape)}"
+                f"got {tuple(anchor_probs)} and {tuple(teacher_probs)}"
             )

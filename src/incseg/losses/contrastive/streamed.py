@@ -41,8 +41,8 @@ class _Streamed(torch.autograd.Function):
         own = ContrastSets(anchors, *rest)  # type: ignore[arg-type]  # autograd hands them over unnamed
         sets, anchor_count = _gather_sets(own, plan) if plan.world > 1 else (own, None)
         share, state = plan.backend.forward(sets, plan.settings, anchor_count)
-        ctx.plan, ctx.sizes = plan, [x is not None for x in sets]
-        ctx.save_for_backward(*(x for x in sets if x is not None), *state)
+        ctx.plan = plan
+        ctx.save_for_backward(*sets, *state)
         loss: Tensor = share * plan.world if plan.world > 1 else share
         return loss
 
@@ -50,10 +50,10 @@ class _Streamed(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         plan: Plan = ctx.plan
-        saved = iter(ctx.saved_tensors)
         # As in forward, what autograd keeps comes back unnamed.
-        sets = ContrastSets(*(next(saved) if present else None for present in ctx.sizes))  # type: ignore[arg-type]
-        state = tuple(saved)
+        parts = len(ContrastSets._fields)
+        saved = ctx.saved_tensors
+        sets, state = ContrastSets(*saved[:parts]), saved[parts:]
         contrast_stats = None
         if plan.world > 1:
             upstream = upstream * plan.world

@@ -23,6 +23,7 @@ import triton
 import triton.language as tl
 
 # Constants are local to the functions, because Triton compares the global ones at every launch, on the host.
+# Allocating memory costs the host time too: there is one buffer per number type, and the functions below divide it up.
 
 
 @triton.jit
@@ -34,10 +35,16 @@ def _keys():
 
 
 @triton.jit
+def _residual(unit, padded_total, DIM: tl.constexpr):
+    """What rounding took from the unit rows; it follows them if products are PRECISE, and is not there otherwise."""
+    return unit + padded_total.to(tl.int64) * DIM
+
+
+@triton.jit
 def _statistics(stats, padded_total):
     """Rows of the statistics, one number per arranged row: L, A, B, B exp(−L), the anchor's loss, max B (one number).
 
-    The shares of ``log_sums`` follow them: padded n sums per share, then with a running maximum as many maxima.
+    The float32 buffer goes on with the probabilities and the shares of ``log_sums``.
     """
     return (
         stats,
@@ -46,14 +53,31 @@ def _statistics(stats, padded_total):
         stats + 3 * padded_total,
         stats + 4 * padded_total,
         stats + 5 * padded_total,
-        stats + 6 * padded_total,
     )
 
 
 @triton.jit
+def _probabilities(stats, padded_total):
+    """CLASSES numbers per arranged row, behind the statistics."""
+    return stats + 6 * padded_total
+
+
+@triton.jit
+def _shares(stats, padded_total, CLASSES: tl.constexpr):
+    """The shares of ``log_sums``: padded n sums per share, then with a running maximum as many maxima."""
+    return _probabilities(stats, padded_total) + padded_total.to(tl.int64) * CLASSES
+
+
+@triton.jit
 def _table(table, padded_n, padded_total):
-    """Parts of the int32 table: labels, bounds of the anchors' classes (4 × padded n), counts of valid rows (2)."""
+    """Parts of the int32 buffer: labels, bounds of the anchors' classes (4 × padded n), counts of valid rows (2)."""
     return table, table + padded_total, table + padded_total + 4 * padded_n
+
+
+@triton.jit
+def _order(table, padded_n, padded_total):
+    """Position in the sorted rows -> row of [anchors, contrast], behind the counts; n + m sorted keys follow."""
+    return table + padded_total + 4 * padded_n + 2
 
 
 @triton.jit
@@ -86,16 +110,18 @@ def _place(labels, stride, size, block, offset, base, keys, order, ROWS: tl.cons
         before += (_key(labels, j, stride, size)[None, :] < key[:, None] + earlier).to(tl.int32)
     place = tl.sum(before, axis=1)
     tl.store(keys + offset + place, key + base, mask=i < size)
-    tl.store(order + offset + place, (offset + i).to(tl.int64), mask=i < size)
+    tl.store(order + offset + place, offset + i, mask=i < size)
 
 
 @triton.jit(do_not_specialize=["n", "m"])
 def sort_by_counting(
-    anchor_labels, contrast_labels, keys, order, n, m, anchor_stride, contrast_stride,
+    anchor_labels, contrast_labels, table, padded_n, padded_total, n, m, anchor_stride, contrast_stride,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Sorted keys and the order that sorts them, in one launch: quadratic, and for small sets the quickest."""
     _, CONTRAST = _keys()  # noqa: N806
+    order = _order(table, padded_n, padded_total)
+    keys = order + n + m
     block = tl.program_id(0)
     anchor_blocks = tl.cdiv(n, ROWS)
     if block < anchor_blocks:
@@ -121,21 +147,22 @@ def _lower_bound(keys, total, target, steps):
 
 @triton.jit
 def _load_either(
-    anchors, contrast, source, n, anchor_strides, contrast_strides, column, is_anchor, is_contrast, inside
-):
+    anchors, anchor_row, anchor_column, contrast, contrast_row, contrast_column,
+    source, n, column, is_anchor, is_contrast, inside,
+):  # fmt: skip
     """Rows of the anchors or of the contrast set, as float32; zeros where there is neither."""
-    first = anchors + source[:, None] * anchor_strides[0] + column[None, :] * anchor_strides[1]
-    second = contrast + (source - n)[:, None] * contrast_strides[0] + column[None, :] * contrast_strides[1]
+    first = anchors + source[:, None] * anchor_row + column[None, :] * anchor_column
+    second = contrast + (source - n)[:, None] * contrast_row + column[None, :] * contrast_column
     x = tl.load(first, mask=is_anchor[:, None] & inside[None, :], other=0).to(tl.float32)
     return x + tl.load(second, mask=is_contrast[:, None] & inside[None, :], other=0).to(tl.float32)
 
 
-@triton.jit(do_not_specialize=["n", "m", "padded_n", "padded_total", "steps"])
+@triton.jit(do_not_specialize=["n", "m", "steps"])
 def arrange(
-    anchors, contrast, anchor_probs, contrast_probs, keys, order,
-    unit, residual, probs, table, stats, padded_n, padded_total,
-    n, m, steps, dim, classes, root_scale,
-    anchor_strides, contrast_strides, anchor_prob_strides, contrast_prob_strides,
+    anchors, contrast, anchor_probs, contrast_probs, unit, stats, table,
+    padded_n, padded_total, n, m, steps, dim, classes, root_scale,
+    anchor_row, anchor_column, contrast_row, contrast_column,
+    anchor_probs_row, anchor_probs_column, contrast_probs_row, contrast_probs_column,
     PADDED_DIM: tl.constexpr, PADDED_CLASSES: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
     PRECISE: tl.constexpr,
 ):  # fmt: skip
@@ -145,13 +172,17 @@ def arrange(
     """
     NO_CLASS, CONTRAST = _keys()  # noqa: N806
     labels, bounds, counts = _table(table, padded_n, padded_total)
+    order = _order(table, padded_n, padded_total)
+    keys = order + n + m
+    residual = _residual(unit, padded_total, PADDED_DIM)
+    probs = _probabilities(stats, padded_total)
     position = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     is_anchor = position < n
     index = position - padded_n
     is_contrast = (index >= 0) & (index < m)
     sorted_at = tl.where(is_anchor, position, n + index)
     exists = is_anchor | is_contrast
-    source = tl.load(order + sorted_at, mask=exists, other=0)
+    source = tl.load(order + sorted_at, mask=exists, other=0).to(tl.int64)
     class_id = tl.load(keys + sorted_at, mask=exists, other=NO_CLASS) & (CONTRAST - 1)
     tl.store(labels + position, tl.where(class_id == NO_CLASS, -1, class_id))
     for row in tl.static_range(6):
@@ -161,15 +192,17 @@ def arrange(
     for start in range(0, PADDED_DIM, WIDTH):
         d = start + tl.arange(0, WIDTH)
         x = _load_either(
-            anchors, contrast, source, n, anchor_strides, contrast_strides, d, is_anchor, is_contrast, d < dim
-        )
+            anchors, anchor_row, anchor_column, contrast, contrast_row, contrast_column,
+            source, n, d, is_anchor, is_contrast, d < dim,
+        )  # fmt: skip
         squares += tl.sum(x * x, axis=1)
     inverse = tl.where(squares > 0, 1.0 / tl.sqrt(tl.where(squares > 0, squares, 1.0)), 0.0)
     for start in range(0, PADDED_DIM, WIDTH):
         d = start + tl.arange(0, WIDTH)
         x = _load_either(
-            anchors, contrast, source, n, anchor_strides, contrast_strides, d, is_anchor, is_contrast, d < dim
-        )
+            anchors, anchor_row, anchor_column, contrast, contrast_row, contrast_column,
+            source, n, d, is_anchor, is_contrast, d < dim,
+        )  # fmt: skip
         x *= (inverse * root_scale)[:, None]
         at = position.to(tl.int64)[:, None] * PADDED_DIM + d[None, :]
         rounded = x.to(tl.float16)
@@ -179,8 +212,9 @@ def arrange(
     for start in range(0, PADDED_CLASSES, 16):
         c = start + tl.arange(0, 16)
         p = _load_either(
-            anchor_probs, contrast_probs, source, n, anchor_prob_strides, contrast_prob_strides, c,
-            is_anchor, is_contrast, c < classes,
+            anchor_probs, anchor_probs_row, anchor_probs_column,
+            contrast_probs, contrast_probs_row, contrast_probs_column,
+            source, n, c, is_anchor, is_contrast, c < classes,
         )  # fmt: skip
         tl.store(probs + position.to(tl.int64)[:, None] * PADDED_CLASSES + c[None, :], p)
 
@@ -301,14 +335,15 @@ def _positive_column(t, first, tiles, contrast_first, padded_n, COLUMNS: tl.cons
     return tl.where(t < tiles, (first + t) * COLUMNS, padded_n + (contrast_first + t - tiles) * COLUMNS)
 
 
-@triton.jit(do_not_specialize=["padded_n", "padded_total"])
+@triton.jit
 def log_sums(
-    unit, residual, table, stats, padded_n, padded_total, splits,
-    DIM: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    unit, stats, table, padded_n, padded_total, splits,
+    DIM: tl.constexpr, WIDTH: tl.constexpr, CLASSES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     RUNNING_MAX: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
     """Σ_j exp2(s_aj − top_a) over this program's share of the negatives of a block of anchors (eq. 8)."""
     labels, bounds, counts = _table(table, padded_n, padded_total)
+    residual = _residual(unit, padded_total, DIM)
     row0 = tl.program_id(0) * ROWS
     if row0 >= tl.load(counts):
         return
@@ -338,7 +373,7 @@ def log_sums(
             top = higher
         else:
             total += tl.sum(tl.where(negative, tl.exp2(s), 0.0), axis=1)
-    _, _, _, _, _, _, sums = _statistics(stats, padded_total)
+    sums = _shares(stats, padded_total, CLASSES)
     tl.store(sums + share * padded_n + rows, total)
     if RUNNING_MAX:
         tl.store(sums + (splits + share) * padded_n + rows, top)
@@ -368,9 +403,9 @@ def _sigmoid2(gap):
     return tl.where(gap > 0, 1.0, small) / (1.0 + small)
 
 
-@triton.jit(do_not_specialize=["padded_n", "padded_total"])
+@triton.jit
 def positives(
-    unit, residual, probs, table, stats, anchor_count,
+    unit, stats, table, anchor_count,
     padded_n, padded_total, splits, highest,
     DIM: tl.constexpr, WIDTH: tl.constexpr, CLASSES: tl.constexpr, CLASS_BLOCK: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -378,6 +413,8 @@ def positives(
 ):  # fmt: skip
     """Finish L_a, then sum over the positives: the anchor's loss (eq. 7, 11) and its gradient weights A_a and B_a."""
     labels, bounds, counts = _table(table, padded_n, padded_total)
+    residual = _residual(unit, padded_total, DIM)
+    probs = _probabilities(stats, padded_total)
     row0 = tl.program_id(0) * ROWS
     anchors_here = tl.load(counts)
     if row0 >= anchors_here:
@@ -389,7 +426,8 @@ def positives(
     in_class += tl.load(bounds + 3 * padded_n + rows, mask=valid, other=0)
     in_class -= tl.load(bounds + 2 * padded_n + rows, mask=valid, other=0)
     counted = valid & (in_class > 1) & (anchors_here + tl.load(counts + 1) > in_class)
-    logs, pulls, pushes, shifted, row_losses, largest, sums = _statistics(stats, padded_total)
+    logs, pulls, pushes, shifted, row_losses, largest = _statistics(stats, padded_total)
+    sums = _shares(stats, padded_total, CLASSES)
     # Without a negative any finite L will do, its weight is 0; the highest possible one keeps exp(s − L) finite.
     log = tl.where(counted, _combined_log(sums, rows, padded_n, splits, ROWS, RUNNING_MAX), highest)
 
@@ -444,7 +482,7 @@ def _negative_weights(
     s, row_b, row_log, stats, padded_total, columns, scale, DETACH: tl.constexpr, RUNNING_MAX: tl.constexpr
 ):
     """B_a exp(s − L_a) + B_j exp(s − L_j); without a running maximum as (B_a exp(−L_a) + …) exp s."""
-    logs, _, pushes, shifted, _, _, _ = _statistics(stats, padded_total)
+    logs, _, pushes, shifted, _, _ = _statistics(stats, padded_total)
     if RUNNING_MAX:
         w = row_b[:, None] * tl.exp2(s - row_log[:, None])
         if not DETACH:
@@ -463,7 +501,7 @@ def _negative_weights(
 @triton.jit
 def _positive_weights(s, row_a, row_log, stats, padded_total, columns, scale, DETACH: tl.constexpr, PAIR: tl.constexpr):
     """A_a + A_j; with PAIR each times the sigmoid(L − s) of its anchor."""
-    logs, pulls, _, _, _, _, _ = _statistics(stats, padded_total)
+    logs, pulls, _, _, _, _ = _statistics(stats, padded_total)
     column_a = tl.load(pulls + columns) * scale
     if PAIR:
         w = row_a[:, None] * _sigmoid2(row_log[:, None] - s)
@@ -475,9 +513,9 @@ def _positive_weights(s, row_a, row_log, stats, padded_total, columns, scale, DE
     return w
 
 
-@triton.jit(do_not_specialize=["padded_n", "padded_total"])
+@triton.jit
 def gradient(
-    unit, residual, probs, table, stats, partial,
+    unit, stats, table, partial,
     padded_n, padded_total, splits,
     DIM: tl.constexpr, WIDTH: tl.constexpr, CLASSES: tl.constexpr, CLASS_BLOCK: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -485,6 +523,8 @@ def gradient(
 ):  # fmt: skip
     """Σ_j W_aj f_j over this program's share of the columns, for a block of anchors and a block of channels."""
     labels, bounds, counts = _table(table, padded_n, padded_total)
+    residual = _residual(unit, padded_total, DIM)
+    probs = _probabilities(stats, padded_total)
     row0 = tl.program_id(0) * ROWS
     if row0 >= tl.load(counts):
         return
@@ -493,7 +533,7 @@ def gradient(
     rows = row0 + tl.arange(0, ROWS)
     row_labels = tl.load(labels + rows)
     # Weights become float16 for the second product: scaled so that the largest uses its range, undone in finish.
-    logs, pulls, pushes, shifted, _, largest, _ = _statistics(stats, padded_total)
+    logs, pulls, pushes, shifted, _, largest = _statistics(stats, padded_total)
     top = tl.load(largest)
     scale = tl.where(top > 0, 16384.0 / tl.where(top > 0, top, 1.0), 0.0)  # two such weights stay inside float16
     row_log = tl.load(logs + rows)
@@ -541,16 +581,17 @@ def gradient(
     tl.store(partial + at + tl.arange(0, ROWS)[:, None] * DIM + tl.arange(0, WIDTH)[None, :], acc)
 
 
-@triton.jit(do_not_specialize=["n", "padded_n", "padded_total"])
+@triton.jit(do_not_specialize=["n"])
 def finish(
-    anchors, order, table, stats, partial, upstream, gradient,
-    n, padded_n, padded_total, splits, dim, factor, strides,
+    anchors, stats, table, partial, upstream, gradient,
+    padded_n, padded_total, n, splits, dim, factor, anchor_row, anchor_column,
     PADDED_DIM: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Backward of the normalisation: (g − (g·f) f)/|x|, scattered to the rows' own order; zero outside the set."""
     position = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     exists = position < n
-    source = tl.load(order + position, mask=exists, other=0)
+    order = _order(table, padded_n, padded_total)
+    source = tl.load(order + position, mask=exists, other=0).to(tl.int64)
     inside = exists & (tl.load(table + position, mask=exists, other=-1) >= 0)
     factor = factor * tl.load(stats + 5 * padded_total) / 16384.0 * tl.load(upstream).to(tl.float32)
     squares = tl.zeros((ROWS,), tl.float32)
@@ -562,7 +603,7 @@ def finish(
         for start in range(0, PADDED_DIM, WIDTH):
             d = start + tl.arange(0, WIDTH)
             mask = inside[:, None] & (d < dim)[None, :]
-            x = tl.load(anchors + source[:, None] * strides[0] + d[None, :] * strides[1], mask=mask, other=0)
+            x = tl.load(anchors + source[:, None] * anchor_row + d[None, :] * anchor_column, mask=mask, other=0)
             x = x.to(tl.float32)
             g = tl.zeros((ROWS, WIDTH), tl.float32)
             for share in range(splits):
