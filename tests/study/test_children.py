@@ -160,3 +160,13 @@ if __name__ == "__main__":
     while not (is_gone(copied) and is_gone(child)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert (is_gone(copied), is_gone(child)) == (True, True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there processes are copied")
+def test_only_what_is_copied_leaves_signals_to_others() -> None:
+    program = (
+        "import signal, incseg.study.copied\n"
+        "assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()\n"
+        "signal.raise_signal(signal.SIGTERM)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -signal.SIGTERM

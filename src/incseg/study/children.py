@@ -23,6 +23,7 @@ from incseg.system_signals import REQUESTS_TO_STOP, known_signals
 
 IS_LINUX = sys.platform == "linux"
 IMPORTED = ("incseg.study.copied", "incseg.cli", "incseg.engine.assembly", "incseg.report.page")
+COPIED_FOR = "INCSEG_COPIED_FOR"  # environment: the process whose commands are copies of its child
 
 
 def import_ahead(environment: Mapping[str, str]) -> None:
@@ -38,7 +39,7 @@ def import_ahead(environment: Mapping[str, str]) -> None:
 @contextmanager
 def _environment(more: Mapping[str, str]) -> Iterator[None]:
     """Inside, processes begin with this too, and import nothing from the working folder, which may be anyone's."""
-    more = {**more, "PYTHONSAFEPATH": "1"}
+    more = {**more, "PYTHONSAFEPATH": "1", COPIED_FOR: str(os.getpid())}
     before = {name: os.environ.get(name) for name in more}
     os.environ.update(more)
     try:
