@@ -187,7 +187,8 @@ class Trainer:
 
     def prepare(self, step: Step) -> StepRun:
         """Prepare a step: the student becomes the teacher, the classifier grows, the method's parts begin."""
-        gc.collect()  # graphs of the step before hold memory, and may not be freed while others are captured
+        if self.fabric.device.type == "cuda":
+            gc.collect()  # graphs of the step before hold memory, and may not be freed while others are captured
         teacher = None
         self.student.keep_original(None)  # only heads that are solved look at it, and training leaves it unused
         if step.index > 0:
