@@ -551,6 +551,7 @@ def test_a_run_can_be_scored_by_another_evaluation_than_in_training(quick_config
     assert whole["steps"] != middle["steps"]
     again = rescore(tmp_path / "whole", settings={"data": there})
     assert (again["steps"], again["settings"]) == (middle["steps"], middle["settings"])
+    assert rescore(tmp_path / "whole", settings={"engine": {"score_batch_size": 3}}) == whole
     assert rescore(tmp_path / "whole") == whole  # nothing was written
 
     with pytest.raises(InputError, match=r"data\.future is background there and ignore here \(its scores come with it"):

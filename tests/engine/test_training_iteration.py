@@ -1,6 +1,7 @@
 """Batches in pieces, and activations computed again, give the gradients of the whole batch."""
 
 import copy
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -88,6 +89,22 @@ def test_a_full_memory_is_told_with_what_needs_less(quick_config: MakeConfig) ->
         enough_memory(quick_config("mib")),
     ):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "advice"),
+    [(8, "score fewer at a time with --engine.score-batch-size 4, or close"), (1, "scored: close what else")],
+)
+def test_a_full_memory_when_scoring_is_told_with_what_needs_less(
+    wanted: int, advice: str, quick_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("incseg.engine.evaluator.score", full)
+    engine = {"accelerator": "cpu", "score_batch_size": wanted}
+    with pytest.raises(TrainingError, match=re.escape(advice)):
+        train(quick_config("ft", task="offline", engine=engine), tmp_path)
 
 
 def test_what_is_used_already_or_would_be_refused_is_not_proposed(quick_config: MakeConfig) -> None:

@@ -9,7 +9,7 @@ from incseg.config.settings import DataConfig, EngineConfig, RunConfig
 SCORING = {f"data.{name}" for name in DataConfig.SCORING}
 
 # What "incseg eval" takes.
-RESCORING = SCORING | {"data.on_error"}
+RESCORING = SCORING | {"data.on_error", "engine.score_batch_size"}
 
 # Settings that do not change the result: where the data is, and how the machine works. The precision does change it,
 # and so does accumulation: batch normalisation then sees less at a time.

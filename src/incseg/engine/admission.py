@@ -96,7 +96,7 @@ def check_weights_file(weights: str) -> None:
 def check_rescoring(settings: Mapping[str, Any], config: RunConfig) -> None:
     """Refuse settings of a training that is over, and any setting for an extension, which has one evaluation only."""
     given = {f"{section}.{name}" for section, values in settings.items() for name in values}
-    if given - {"data.on_error"} and config.data.known is not None:
+    if given & SCORING and config.data.known is not None:
         raise InputError("an extension is scored in one way only, each class where it is labelled: give no settings.")
     for name in sorted(given - RESCORING):
         accepted = ", ".join(f"--{setting.replace('_', '-')}" for setting in sorted(RESCORING))

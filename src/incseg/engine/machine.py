@@ -3,7 +3,7 @@
 import ctypes
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -54,16 +54,31 @@ def readable(size: float) -> str:
 
 @contextmanager
 def enough_memory(config: RunConfig) -> Iterator[None]:
-    """Say in a sentence that the GPU's memory does not suffice, and what needs less."""
+    """Say in a sentence that the GPU's memory does not suffice for training, and what needs less."""
+    batch, crop = config.optim.batch_size, config.data.crop_size
+    ways = [*savings(config), "choose a smaller --data.crop-size, --optim.batch-size or encoder; checkpoints are kept"]
+    with _told(f"with batches of {batch} crops of {crop} pixels", ways):
+        yield
+
+
+@contextmanager
+def enough_memory_to_score(config: RunConfig) -> Iterator[None]:
+    """Say in a sentence that the GPU's memory does not suffice for scoring, and what needs less."""
+    wanted = config.engine.score_batch_size
+    fewer = [f"score fewer at a time with --engine.score-batch-size {wanted // 2}"] if wanted > 1 else []
+    ways = [*fewer, "close what else uses it; then run the same command again"]
+    with _told("while images are scored", ways):
+        yield
+
+
+@contextmanager
+def _told(when: str, ways: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
-        batch, crop = config.optim.batch_size, config.data.crop_size
-        ways = [*savings(config), "or choose a smaller --data.crop-size, --optim.batch-size or encoder"]
-        raise TrainingError(
-            f"the memory of the GPU is full with batches of {batch} crops of {crop} pixels: {', '.join(ways)}. "
-            f"The last checkpoint is kept ({str(error).splitlines()[0][:160]})."
-        ) from error
+        reason = str(error).splitlines()[0][:160]
+        advice = ", or ".join(filter(None, [", ".join(ways[:-1]), ways[-1]]))
+        raise TrainingError(f"the memory of the GPU is full {when}: {advice} ({reason}).") from error
 
 
 def savings(config: RunConfig) -> Iterator[str]:

@@ -11,6 +11,7 @@ from incseg.engine.assembly import LINEAGE, launch, run_header
 from incseg.engine.checkpoint import FinishedStep
 from incseg.engine.evaluator import number_scored, run_result, score_step, step_entry
 from incseg.engine.left_out import LeftOut, over_all
+from incseg.engine.machine import enough_memory_to_score
 from incseg.errors import InputError
 from incseg.models.storage import load_model
 from incseg.protocol import Protocol
@@ -39,7 +40,8 @@ def _rescore(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
             break
         segmenter, classes = load_model(folder.model(step.index), fabric.device)
         left_out = LeftOut(skips, Console(stderr=True).say)
-        confusion = score_step(segmenter, curriculum, step, config, fabric.device, note=left_out.from_scoring)
+        with enough_memory_to_score(config):
+            confusion = score_step(segmenter, curriculum, step, config, fabric.device, note=left_out.from_scoring)
         images, scored = (
             finished.scores.get("training_images", 0),
             number_scored(curriculum, step) - len(left_out.scoring),

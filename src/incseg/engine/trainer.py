@@ -28,6 +28,7 @@ from incseg.engine.finite import given_up, skipped
 from incseg.engine.image_cache import ImageCache
 from incseg.engine.journal import Journal
 from incseg.engine.left_out import LeftOut, over_all
+from incseg.engine.machine import enough_memory_to_score
 from incseg.engine.optimizer import freeze_by_rate, freeze_norm, freeze_unused
 from incseg.engine.precision import load_scale, lower_scale, scale_state
 from incseg.engine.signals import StopRequests
@@ -327,7 +328,8 @@ class Trainer:
         rank, world_size, device = self.fabric.global_rank, self.fabric.world_size, self.fabric.device
         share, note = (rank, world_size), self.left_out.from_scoring
         memory = self.scored if len(self.curriculum.steps) > 1 else None
-        confusion = score_step(self.student, self.curriculum, step, self.config, device, *share, note, memory)
+        with enough_memory_to_score(self.config):
+            confusion = score_step(self.student, self.curriculum, step, self.config, device, *share, note, memory)
         self.left_out.share(world_size)
         confusion = cast(Tensor, self.fabric.all_reduce(confusion, reduce_op="sum"))
         classes = self.curriculum.classes[: step.num_classes]
