@@ -19,6 +19,7 @@ from incseg.errors import InputError
 from incseg.models.closed_form import Statistics
 from samples import write_classes
 
+pytestmark = pytest.mark.xdist_group("places")  # extended once, for all that merge and forget
 QUICK = {"data": {"workers": 0}, "engine": {"accelerator": "cpu", "pictures": 0, "score_batch_size": 4}}
 BASE = ("background", "disc", "square", "triangle", "cross")
 
