@@ -8,8 +8,9 @@ READY := .venv/.ready
 demo: $(READY)
 	$(BIN)/incseg demo
 
+# A process of the suite that dies ends it: replaced, it may leave the others waiting for ever.
 test: check
-	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
+	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup --max-worker-restart 0
 
 check: $(READY)
 	$(BIN)/ruff check
