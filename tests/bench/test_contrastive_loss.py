@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from incseg.bench import contrastive_loss as bench
-from incseg.bench.measure import Hardware
+from incseg.bench.measure import Hardware, median_milliseconds
 from incseg.errors import InputError
 
 
 @pytest.fixture(autouse=True)
 def _measured_shortly(monkeypatch: pytest.MonkeyPatch) -> None:
     """How long a measurement takes is not what is tested."""
-    monkeypatch.setattr(bench, "median_milliseconds", partial(bench.median_milliseconds, seconds=0.01))
+    monkeypatch.setattr(bench, "median_milliseconds", partial(median_milliseconds, seconds=0.01))
 
 
 def test_writes_a_table_and_a_plot_that_name_the_hardware(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
