@@ -70,7 +70,7 @@ def class_counts(labels: Tensor, *, num_classes: int) -> Tensor:
     counted = labels.flatten().clamp_max(others)  # the one copy that is made of a large tensor
     counts = counted.new_zeros(others + 1)  # bincount would wait for the device to learn how many there are
     counts.scatter_add_(0, counted, counts.new_ones(()).expand_as(counted))
-    counts[IGNORE] = 0
+    counts[IGNORE : IGNORE + 1].zero_()  # an index of a single element would wait for the device
     return counts[:num_classes]
 
 

@@ -18,6 +18,8 @@ from incseg.models.gather import FRUGAL, GENEROUS, Fit, feature_layout, gather, 
 from incseg.models.tensor_file import as_stored
 
 Width = Annotated[int, Field(ge=1, le=16384)]  # A of the largest takes 2 GB
+Side = Annotated[int, Field(ge=0, le=255)]  # of a window, in cells; 0: there is none
+Crops = Annotated[int, Field(ge=0, le=100)]  # of every image
 Ridge = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -36,6 +38,7 @@ class ClosedForm(Part):
     stride: int | None = None
     seed: int = 0
     original: int = 0
+    context: int = 0
     fit: Fit = field(default_factory=Fit)
     carried: bool = False
 
@@ -68,7 +71,8 @@ class ClosedForm(Part):
             return
         cells = context.pixel_counts() / statistics.layout.stride**2
         statistics = statistics.with_classes(cells[statistics.num_classes :])
-        images, complete = context.whole_images(), context.step.complete
+        images = context.batches(self.fit.crops) if self.fit.crops else context.whole_images()
+        complete = context.step.complete
         statistics = gather(context.student, statistics, images, self.fit, _sum_over_processes, complete=complete)
         _name_unseen_classes(context, statistics)
         self.memory = {**statistics.state(), **self.fit.state()}
@@ -108,6 +112,7 @@ class ClosedForm(Part):
             stages=self.stages,
             original=self.original,
             stride=self.stride,
+            context=self.context,
             seed=self.seed,
             ratio=FRUGAL if self.carried else GENEROUS,
         )
@@ -146,12 +151,15 @@ def analytic(
     soft: bool = False,
     seed: int = 0,
     original: int = 0,
+    context: Side = 0,
+    crops: Crops = 0,
 ) -> Sequence[Part]:
     """``H = (A + γI)⁻¹ B`` on random features of the frozen network of step 0; step 0 is trained by any other method.
 
     ``width`` follows from the network unless it is given, and the statistics then stay below 70 MB; ``stride`` is 16,
     or 8 where the network's embedding is finer. ``original`` counts the last stages of the encoder as it was before
-    training that the head sees too.
+    training that the head sees too, ``context`` the cells along a side of the window around a cell whose mean it sees,
+    and ``crops`` the training crops of an image that are seen instead of the image.
     """
-    fit = Fit(balance, ridge, mirrored, certainty, soft)
-    return [default(CrossEntropy()), ClosedForm(width, stages, stride, seed, original, fit)]
+    fit = Fit(balance, ridge, mirrored, certainty, soft, crops)
+    return [default(CrossEntropy()), ClosedForm(width, stages, stride, seed, original, context, fit)]

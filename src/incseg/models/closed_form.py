@@ -1,9 +1,10 @@
 """The closed-form head: ridge regression on random features of a frozen network, from sums that add and subtract.
 
 Per cell of a coarse grid, with u the embedding and v, v', … the encoder's last stages, perhaps also those of the
-encoder before it was trained, each scaled to length 16::
+encoder before it was trained, and g the mean of the last one over a wide window around the cell, each scaled to length
+16::
 
-    φ = relu(R [u; v; …; 1])                      R: W × D, N(0, 1)/16, from a seed, never trained
+    φ = relu(R [u; v; …; g; 1])                   R: W × D, N(0, 1)/16, from a seed, never trained
     A = Σ a φ φᵀ,  B = Σ φ (w ⊙ y)ᵀ               y: shares of the classes in the cell, a = w · y
     w_c = (n_ref / n_c)^β                         n_c: cells of class c when it was learnt
     H = (A + γ I)⁻¹ B                             in float64
@@ -39,7 +40,8 @@ class FeatureLayout(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     channels: tuple[int, ...]
-    """Of the embedding, then of the last stages, the last one first, then of those of the original encoder."""
+    """Of the embedding, then of the last stages, the last one first, then of those of the original encoder, then of the
+    surroundings."""
     strides: tuple[int, ...]
     """Pixels of the image per cell of each of these maps."""
     width: int
@@ -48,13 +50,25 @@ class FeatureLayout(BaseModel):
     """Pixels of the image per cell of the head's own grid."""
     original: int = 0
     """How many of the last stages are those of the encoder as it was before training."""
+    context: int = 0
+    """Cells along a side of the window over which the surroundings of a cell are averaged; 0: it does not see them."""
     seed: int = 0
     """The projection follows from it."""
 
     @property
     def stages(self) -> int:
         """How many of the encoder's stages it sees."""
-        return len(self.channels) - 1 - self.original
+        return len(self.channels) - 1 - self.original - bool(self.context)
+
+    @property
+    def surroundings(self) -> int:
+        """Which map is averaged over the window: the last stage of the original encoder, else of the own, if seen."""
+        return 1 + self.stages if self.original else min(self.stages, 1)
+
+    def with_context(self, side: int) -> "FeatureLayout":
+        """The same, and the surroundings of every cell: a window so many cells wide and high, an odd number."""
+        channels, strides = (*self.channels, self.channels[self.surroundings]), (*self.strides, self.stride)
+        return self.model_copy(update={"channels": channels, "strides": strides, "context": side})
 
 
 class RandomFeatures(nn.Module):
@@ -79,13 +93,16 @@ class RandomFeatures(nn.Module):
     def cells(self, embedding: Tensor, stages: Sequence[Tensor]) -> Tensor:
         """(B, h', w', D_u + D_v + …) ``[u; v; …]``, still small: φ is many times as wide."""
         half = len(stages) // 2
-        last = [stages[-1 - index] for index in range(self.layout.stages)]
-        last += [stages[half - 1 - index] for index in range(self.layout.original)]
-        maps = [
-            LENGTH * F.normalize(on_grid(each.to(self.projection), stride, self.layout.stride), dim=1)
-            for each, stride in zip([embedding, *last], self.layout.strides, strict=True)
+        maps = [embedding, *(stages[-1 - index] for index in range(self.layout.stages))]
+        maps += [stages[half - 1 - index] for index in range(self.layout.original)]
+        on_the_grid = [
+            _of_unit_length(on_grid(each.to(self.projection), stride, self.layout.stride))
+            for each, stride in zip(maps, self.layout.strides, strict=False)
         ]
-        return torch.cat(maps, dim=1).movedim(1, -1)
+        if self.layout.context:
+            seen = on_the_grid[self.layout.surroundings]
+            on_the_grid.append(_of_unit_length(window_mean(seen, self.layout.context)))
+        return LENGTH * torch.cat(on_the_grid, dim=1).movedim(1, -1)
 
     def project(self, cells: Tensor) -> Tensor:
         """(…, D) → (…, W) φ."""
@@ -134,6 +151,20 @@ def on_grid(features: Tensor, stride: int, wanted: int) -> Tensor:
     if stride > wanted:
         return F.interpolate(features, scale_factor=stride / wanted, mode="bilinear", align_corners=False)
     return features
+
+
+def window_mean(features: Tensor, side: int) -> Tensor:
+    """(B, D, h, w) → the mean over the cells of a window around each, ``side`` of them wide and high, an odd number.
+
+    At the border only the cells inside the map count. The window is a rectangle, so that rows and columns are averaged
+    one after the other.
+    """
+    rows = F.avg_pool2d(features, (side, 1), stride=1, padding=(side // 2, 0), count_include_pad=False)
+    return F.avg_pool2d(rows, (1, side), stride=1, padding=(0, side // 2), count_include_pad=False)
+
+
+def _of_unit_length(features: Tensor) -> Tensor:
+    return F.normalize(features, dim=1)
 
 
 def class_shares(labels: Tensor, num_classes: int, stride: int, *, soft: bool) -> Tensor:

@@ -52,6 +52,8 @@ class Fit:
     """How much a pseudo-label counts less the less sure the head was of it; 0: all count fully."""
     soft: bool = False
     """Targets are the shares of the classes in a cell, instead of the class at its centre."""
+    crops: int = 0
+    """So many of the crops that training draws from every image are seen instead of the image; 0: the image itself."""
 
     def state(self) -> dict[str, Tensor]:
         """As a tensor beside the statistics: whoever adds to them, or solves them again, follows the same rules."""
@@ -71,13 +73,15 @@ def feature_layout(
     stages: int | None = None,
     original: int = ORIGINAL_STAGES,
     stride: int | None = None,
+    context: int = 0,
     seed: int = 0,
     ratio: float = FRUGAL,
 ) -> FeatureLayout:
     """The features of a closed-form head on this network: the embedding and so many of the encoder's last stages.
 
     ``original`` counts those of the original encoder, where the network keeps it; unless ``stages`` is given, it is 1
-    beside those, and 2 where there are none. The width is ``ratio`` times the
+    beside those, and 2 where there are none. ``context`` is the side of the window whose mean every cell sees too, in
+    cells, an odd number; 0: none. The width is ``ratio`` times the
     channels of the embedding and the last stage unless it is given, and such that the statistics stay below 70 MB. The
     grid is the network's own at stride 16, and twice as fine where the embedding is finer.
     """
@@ -86,6 +90,8 @@ def feature_layout(
             f"the grid of a closed-form head cannot have a stride of {stride}: images are padded to a multiple of "
             f"{STRIDE}, which it must divide."
         )
+    if context and context % 2 == 0:
+        raise InputError(f"a window around a cell has an odd number of cells along its side, not {context}.")
     size = 2 * STRIDE
     embedding, found = _features_of_blank(segmenter, size)
     before, own = (found[: len(found) // 2], found[len(found) // 2 :]) if segmenter.original else ([], found)
@@ -98,7 +104,7 @@ def feature_layout(
     channels = tuple(each.shape[1] for each in maps)
     strides = tuple(size // each.shape[-1] for each in maps)
     proportionate = 128 * round(ratio * sum(channels[:2]) / 128)
-    return FeatureLayout(
+    layout = FeatureLayout(
         channels=channels,
         strides=strides,
         width=width or min(default_width(num_classes), max(1024, proportionate)),
@@ -106,6 +112,7 @@ def feature_layout(
         original=len(seen) - stages,
         seed=seed,
     )
+    return layout.with_context(context) if context else layout
 
 
 @torch.no_grad()
