@@ -79,10 +79,9 @@ class Study:
 
 
 WIDE = "analytic --analytic.width 8192"
-# What the head looks at: the surroundings of a cell too, and training crops instead of images as they are.
-AROUND = "analytic --analytic.context 31"
-CROPS = f"{AROUND} --analytic.crops 2 --analytic.mirrored false"
-SEEN = [CROPS, f"{CROPS} --analytic.width 8192", AROUND]
+# What the recipe chooses for the head to look at, without it: training crops, and the surroundings of a cell.
+WHOLE = "analytic --analytic.crops 0 --analytic.mirrored true"
+SEEN = [WHOLE, f"{WHOLE} --analytic.context 0"]
 # Other features for the closed form to begin with: shaped by UCD's contrast at step 0, or by a yes or no per class.
 SHAPED = ["pixel+analytic --pixel.from-the-start true", "dkd+analytic"]
 MAIN = ["mib", "mib+ucd", "plop", "plop+ucd", "analytic"]
@@ -93,7 +92,7 @@ STUDIES = (
     Study("what of its gain is the frozen head", [MANY], [FROZEN, f"{FROZEN} --ucd.weight 0.0"]),
     Study("a remedy: more weight", [MANY, FEW], [f"mib+ucd --ucd.weight {value}" for value in (0.1, 1.0)]),
     Study("does UCD help", [MANY, FEW], MAIN, THREE),
-    Study("what the closed form sees", [MANY, FEW], SEEN, THREE),
+    Study("what the closed form sees", [MANY, FEW], ["analytic", WIDE, *SEEN], THREE),
     Study("the upper reference", ["voc/offline"], ["ft"]),
     Study("before it", [MANY, FEW], ["ft", "lwf", "ilt"]),
     Study("the paper's ablation", [DISJOINT], ["mib", "plop", "analytic", *ABLATIONS["contrast"]]),
@@ -102,7 +101,7 @@ STUDIES = (
     Study("UCD and later methods", [MANY, FEW], ["star+ucd", "dkd+ucd"]),
     *(Study(f"UCD: {name}", [DISJOINT], tried) for name, tried in ABLATIONS.items() if name != "contrast"),
     Study("one new class", ["voc/19-1/overlapped"], ["mib", "mib+ucd", "plop", "analytic"]),
-    Study("ten steps", [TEN], ["analytic", *SEEN, "mib", "mib+ucd", "plop"]),
+    Study("ten steps", [TEN], ["mib", "analytic", WIDE, *SEEN, "mib+ucd", "plop"]),
     Study("with a step 0 of their own", [MANY, FEW], ["mib+ucd --ucd.released true", "sdr", "mib+sdr"]),
     Study("another encoder", [MANY], ["mib", "mib+ucd", "plop", "analytic"], ONE, "tu-tf_efficientnet_lite0"),
     Study("the frozen head again", [MANY], [FROZEN, f"{FROZEN} --ucd.weight 0.0"], THREE),

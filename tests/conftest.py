@@ -169,7 +169,7 @@ def solved(segmenter: Segmenter, stride: int = 16) -> Segmenter:
     classes = segmenter.classifier.head_sizes[0]
     images = coloured_patches(8, 3, 128, 128)
     labels = (images.float().mean(dim=1) / 256 * classes).long()
-    layout = feature_layout(segmenter, classes, width=64, stride=stride)
+    layout = feature_layout(segmenter, classes, width=64, stride=stride, context=3)
     counts = torch.bincount(labels.flatten()).double()
     statistics = gather(segmenter, Statistics.empty(layout).with_classes(counts), [Batch(images, labels)], Fit())
     segmenter.use_head(solved_head(statistics, [classes], ridge=1.0))

@@ -281,6 +281,19 @@ def resampled(grid: Grid, stride: int, wanted: int) -> list[list[list[float]]]:
     return [[(mean_at if stride <= wanted else between)(i, j) for j in range(columns)] for i in range(rows)]
 
 
+def surroundings(grid: list[list[list[float]]], side: int) -> list[list[list[float]]]:
+    """Of every cell, the mean of the unit vectors in a window around it, as far as the window lies on the grid."""
+    height, width, reach = len(grid), len(grid[0]), side // 2
+    units = [[[value / (math.hypot(*cell) or 1.0) for value in cell] for cell in row] for row in grid]
+
+    def around(i: int, j: int) -> list[float]:
+        rows, columns = range(max(0, i - reach), i + reach + 1), range(max(0, j - reach), j + reach + 1)
+        inside = [units[k][m] for k in rows if k < height for m in columns if m < width]
+        return [sum(values) / len(inside) for values in zip(*inside, strict=True)]
+
+    return [[around(i, j) for j in range(width)] for i in range(height)]
+
+
 def random_features(vectors: Sequence[Vector], projection: Sequence[Vector]) -> list[float]:
     """φ = relu(R [u; v; …; 1]), every vector divided by its length and multiplied by 16; a zero vector stays."""
     lengths = [math.sqrt(sum(x * x for x in vector)) or 1.0 for vector in vectors]

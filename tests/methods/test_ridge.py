@@ -71,6 +71,17 @@ def test_a_run_of_two_steps_puts_the_solved_head_on_the_network() -> None:
     assert statistics.num_classes == 4
 
 
+def test_crops_of_training_take_the_place_of_the_images() -> None:
+    network, crops = student(), [images(0, (0, 1, 2)), images(1, (0, 1, 2))]
+    given = replace(of(FIRST, network, images(2, (0, 1, 2)), []), batches=lambda passes: crops * passes)
+    cells = given.pixel_counts() / 256
+    ClosedForm(width=40, fit=Fit(crops=2)).end(given)
+    assert isinstance(network.classifier, ClosedFormHead)
+    start = Statistics.empty(network.classifier.layout).with_classes(cells)
+    expected = gather(network, start, crops * 2, Fit()).solve(1.0).float()
+    torch.testing.assert_close(network.classifier.weight, expected)
+
+
 def test_with_complete_labels_the_cut_into_steps_does_not_matter() -> None:
     """The same images in one step or in two give one head, if their labels name the old classes too."""
     heads = []
@@ -161,6 +172,8 @@ def test_two_processes_gather_what_one_gathers(tmp_path: Path) -> None:
         ("ridge", 0.0, "greater than 0"),
         ("stride", 12, "8, 16 or 32"),
         ("balance", -1.0, "greater than or equal to 0"),
+        ("context", -1, "greater than or equal to 0"),
+        ("crops", 101, "less than or equal to 100"),
     ],
 )
 def test_absurd_settings_are_refused_by_name(setting: str, value: float, words: str) -> None:

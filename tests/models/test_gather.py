@@ -84,8 +84,11 @@ def twin(
                 maps += reversed(segmenter.original(segmenter.normalise(shown))[-layout.original :])
             grids = [
                 reference.resampled(each[0].permute(1, 2, 0).tolist(), stride, layout.stride)
-                for each, stride in zip(maps, layout.strides, strict=True)
+                for each, stride in zip(maps, layout.strides[: len(maps)], strict=True)
             ]
+            if layout.context:
+                averaged = 1 + layout.stages if layout.original else min(1, layout.stages)
+                grids.append(reference.surroundings(grids[averaged], layout.context))
             for i in range(truth.shape[0] // layout.stride):
                 for j in range(truth.shape[1] // layout.stride):
                     rows = slice(i * layout.stride, (i + 1) * layout.stride)
@@ -137,6 +140,20 @@ def test_the_original_encoder_gives_features_too(stages: int, original: int) -> 
     random = RandomFeatures(start.layout).double()(*segmenter.features(batch.images[..., :32, :64]))
     scores = (random @ segmenter.classifier.weight).movedim(-1, 1)
     torch.testing.assert_close(segmenter(batch.images[..., :32, :64]).logits, scores)
+
+
+@pytest.mark.parametrize(("stages", "original", "averaged"), [(0, 0, "embedding"), (2, 0, "own"), (1, 2, "original")])
+@pytest.mark.parametrize("side", [1, 3, 31])
+def test_a_cell_sees_the_mean_of_its_surroundings(stages: int, original: int, averaged: str, side: int) -> None:
+    segmenter, batch, fit = network(), batch_of(1), Fit()
+    torch.manual_seed(1)
+    segmenter.keep_original(Segmenter(NETWORKS["unet"], [1]).double().encoder if original else None)
+    start = empty(segmenter, stages=stages, original=original, context=side)
+    assert (start.layout.stages, start.layout.original, start.layout.context) == (stages, original, side)
+    embedding, found = segmenter.features(batch.images[..., :32, :64])
+    maps = {"embedding": embedding, "own": found[-1], "original": found[len(found) // 2 - 1]}
+    assert start.layout.channels[-1] == maps[averaged].shape[1]
+    assert_sums(gather(segmenter, start, [batch], fit), *twin(segmenter, start, [batch], fit))
 
 
 def test_the_networks_of_this_test_are_as_different_as_it_says() -> None:
@@ -318,6 +335,8 @@ def test_what_the_network_does_not_have_is_refused_in_a_sentence() -> None:
     for stride in (0, 12, 64):
         with pytest.raises(InputError, match=f"cannot have a stride of {stride}"):
             feature_layout(segmenter, CLASSES, stride=stride)
+    with pytest.raises(InputError, match="an odd number of cells along its side, not 4"):
+        feature_layout(segmenter, CLASSES, context=4)
     fixed = Segmenter(Architecture(encoder="tu-vit_tiny_patch16_224", decoder="dpt"), [2])
     with pytest.raises(InputError, match="cannot have a closed-form head: it does not take images of 64×64"):
         feature_layout(fixed, 2)
