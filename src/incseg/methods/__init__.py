@@ -11,7 +11,15 @@ from incseg.methods.knowledge_distillation import ilt, ilt_plus, lwf, lwf_mc
 from incseg.methods.latent_space import sdr
 from incseg.methods.local_pod import plop
 from incseg.methods.method import Method, MethodSum
-from incseg.methods.parsing import describe_methods, method_names, parse, register_method, require_head, summands
+from incseg.methods.parsing import (
+    default_settings,
+    describe_methods,
+    method_names,
+    parse,
+    register_method,
+    require_head,
+    summands,
+)
 from incseg.methods.part import (
     Context,
     Contrast,
@@ -48,6 +56,7 @@ __all__ = [
     "analytic",
     "cd",
     "default",
+    "default_settings",
     "describe_methods",
     "dft",
     "dkd",

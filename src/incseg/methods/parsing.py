@@ -163,6 +163,17 @@ def _check_sum(entries: Sequence[MethodEntry]) -> None:
     refuse_twice(names)
 
 
+def default_settings(text: str) -> dict[str, Any]:
+    """What every setting of a method is where nothing is said of it, named as in results.
+
+    Examples:
+        >>> default_settings("mib+ucd")["settings.ucd.temperature"]
+        0.07
+    """
+    entries = [METHODS.find(name, text) for name in summands(text)]
+    return {f"settings.{each.name}.{name}": value for each in entries for name, value in each.settings.items()}
+
+
 def _build(entry: MethodEntry, settings: Settings) -> MethodSum:
     given = settings.get(entry.name, {})
     for name in given:

@@ -21,7 +21,7 @@ from incseg.config import (
     result_settings,
     section_types,
 )
-from incseg.methods import parse
+from incseg.methods import default_settings, parse
 from incseg.results import RECORD, Run
 from incseg.run_folder import RunFolder, write_json
 from incseg.study.planned_run import recipe_name
@@ -45,13 +45,15 @@ def write_record(run: Run, out: Path) -> Path:
 def find_record(config: RunConfig, folder: Path) -> Path | None:
     """The record of such a run below a folder, if there is one.
 
-    A setting that it does not name did not exist yet when it was written, so it must be at its default here.
+    A setting of the method that it does not name was left at the method's own default, whatever the recipe says by now.
+    Any other did not exist yet when it was written, so it must be as the recipe has it.
     """
-    ours = _without_places(result_settings(config))
     plain = result_settings(load_recipe(config.protocol, {"method": config.method, "seed": config.seed}))
+    defaults = default_settings(config.method)
+    ours = defaults | _without_places(result_settings(config))
     for path in sorted((folder / recipe_name(config.protocol)).glob(f"{config.method}-seed{config.seed}-*{RECORD}")):
         theirs = json.loads(path.read_text(encoding="utf-8"))["settings"]
-        if theirs.keys() <= ours.keys() and all(theirs.get(name, plain.get(name)) == ours[name] for name in ours):
+        if plain | defaults | theirs == ours:
             return path
     return None
 
