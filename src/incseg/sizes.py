@@ -4,9 +4,11 @@ One rule for training, scoring and prediction. Images are averaged, class ids ne
 counted from the centres ("nearest-exact"), since counting from the corners would shift a mask by half a pixel.
 """
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # PyTorch takes seconds: sizes that are not possible are refused without it
+    import torch
     from torch import Tensor
 
 Size = tuple[int, int]  # height and width
@@ -41,14 +43,18 @@ def resize_nearest(values: "Tensor", size: Size) -> "Tensor":
     """(…, H, W) of any type, as class ids, at another size; each pixel takes the value at its centre."""
     if values.shape[-2:] == size:
         return values
-    import torch  # noqa: PLC0415
-
-    rows, columns = (
-        (2 * torch.arange(new, device=values.device) + 1) * old // (2 * new)
-        for new, old in zip(size, values.shape[-2:], strict=True)
-    )
+    sides = zip(size, values.shape[-2:], strict=True)
+    rows, columns = (_centres(new, old, values.device) for new, old in sides)
     positions = (rows[:, None] * values.shape[-1] + columns).flatten().int()  # one index is five times faster than two
     return values.flatten(-2).index_select(-1, positions).view(*values.shape[:-2], *size)
+
+
+@lru_cache(maxsize=1024)  # crops of small images have few sizes, and making this takes as long as using it
+def _centres(new: int, old: int, device: "torch.device") -> "Tensor":
+    """(new,) on a line of ``old`` pixels, those at the centres of ``new``."""
+    import torch  # noqa: PLC0415
+
+    return (2 * torch.arange(new, device=device) + 1) * old // (2 * new)
 
 
 def far_from_training(side: int, seen_side: int | None, remedy: str) -> str:

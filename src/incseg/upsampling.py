@@ -90,6 +90,16 @@ class CoarseLogits(NamedTuple):
             return rows @ (logits @ columns.T)
 
 
+def enlarge_features(features: Tensor, size: Size, align_corners: bool) -> Tensor:
+    """(B, C, h, w) → (B, C, H, W), channels last, as convolutions on a CPU want it; computed as by ``full_size``."""
+    (height, width), (batch, channels, h, w) = size, features.shape
+    rows, columns = CoarseLogits(features, size, align_corners).axes
+    with torch.autocast(features.device.type, enabled=False):
+        tall = _weights(rows, features.device, features.dtype) @ features.movedim(1, -1).reshape(batch, h, w * channels)
+        wide = _weights(columns, features.device, features.dtype) @ tall.view(batch * height, w, channels)
+    return wide.view(batch, height, width, channels).movedim(-1, 1)
+
+
 def is_run(numbers: Sequence[int]) -> bool:
     """Whether these are one number after the other, such as the classes of a step."""
     return bool(numbers) and list(numbers) == list(range(numbers[0], numbers[-1] + 1))

@@ -2,7 +2,7 @@ import pytest
 
 from incseg.config import RunConfig, load_recipe
 from incseg.engine import cores
-from incseg.engine.cores import SHARE, share_of_cores, usable_cores
+from incseg.engine.cores import FIRST_STEP_THREADS, SHARE, share_of_cores, usable_cores
 from incseg.engine.evaluator import loading_processes
 
 
@@ -16,8 +16,11 @@ def test_several_processes_share_the_cores_unless_the_person_says_otherwise(monk
     shares = [share_of_cores(jobs) for jobs in (2, 3, 20)]
     assert shares == [{SHARE: n, "OMP_NUM_THREADS": n} for n in ("4", "2", "1")]
     assert share_of_cores(1) == {}
+    alone = share_of_cores(2, waited_for=True)
+    assert alone == {SHARE: "4", "OMP_NUM_THREADS": "4", FIRST_STEP_THREADS: "8"}
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert share_of_cores(2) == {SHARE: "4", "OMP_NUM_THREADS": "3"}
+    for waited_for in (False, True):
+        assert share_of_cores(2, waited_for=waited_for) == {SHARE: "4", "OMP_NUM_THREADS": "3"}
 
 
 @pytest.mark.parametrize(("share", "expected"), [("3", 3), ("100", 6), ("0", 1), ("many", 6), ("", 6)])

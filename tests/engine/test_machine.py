@@ -4,9 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from incseg.config import RunConfig
 from incseg.engine.assembly import train
+from incseg.engine.cores import FIRST_STEP_THREADS
+from incseg.engine.machine import threads_of_step
 from incseg.engine.trainer import Trainer
 from incseg.errors import TrainingError
 
@@ -43,3 +46,18 @@ def test_a_loading_process_killed_during_an_iteration_is_told_in_a_sentence(
     monkeypatch.setattr(Trainer, "run", run)
     with pytest.raises(TrainingError, match=r"was killed.*--data\.workers"):
         train(quick_config("ft"), tmp_path)
+
+
+@pytest.mark.parametrize(("told", "step", "expected"), [("3", 0, 3), ("3", 1, 1), ("", 0, 1)])
+def test_a_step_0_that_others_wait_for_has_more_threads(
+    told: str, step: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = torch.get_num_threads()
+    monkeypatch.setenv(FIRST_STEP_THREADS, told)
+    torch.set_num_threads(1)
+    try:
+        with threads_of_step(step):
+            assert torch.get_num_threads() == expected
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(usual)

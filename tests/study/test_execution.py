@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -16,6 +16,7 @@ import pytest
 
 from command_line import InThisProcess, run
 from incseg.console import Console
+from incseg.engine.cores import FIRST_STEP_THREADS
 from incseg.engine.journal import Journal
 from incseg.errors import Stopped
 from incseg.study import execution
@@ -123,16 +124,20 @@ class MadeUpChildren(Children):
 
     failing: Sequence[str] = ()
     started: list[tuple[str, str, list[str]]] = field(default_factory=list)
+    more_threads: list[bool] = field(default_factory=list)
     children: list[MadeUpChild] = field(default_factory=list)
     asked_to_stop: bool = False
     _running: list[BaseProcess] = field(default_factory=list)
 
-    def start(self, command: Sequence[str], log: Path | None, *_: object) -> MadeUpChild:  # type: ignore[override]
+    def start(  # type: ignore[override]
+        self, command: Sequence[str], log: Path | None, environment: Mapping[str, str]
+    ) -> MadeUpChild:
         if log is not None:
             log.write_text("said before\nthe disk is full\n\n")
         options = dict(itertools.pairwise(command))
         folder = Path(options["--out"])
         beside = [child.folder.name for child in self.children if child.code is None]
+        self.more_threads.append(FIRST_STEP_THREADS in environment)
         self.started.append((folder.name, Path(options.get("--first-step", "")).name, beside))
         self.children.append(MadeUpChild(folder, folder.name in self.failing))
         return self.children[-1]
@@ -185,10 +190,12 @@ def test_of_several_at_once_the_longest_begin_first_unless_their_order_is_meant(
     assert not execution.execute(plan.schedule, Console(), jobs, in_order=in_order)
     assert [name.removesuffix("-seed42") for name, *_ in children.started] == expected
     assert [source == "" for _, source, _ in children.started] == [True, False, False], "step 0 is trained once"
+    assert children.more_threads == [jobs > 1, False, False], "both others wait for the first"
 
 
 def test_one_that_shares_begins_while_the_other_trains_on(tmp_path: Path) -> None:
     children, _ = executed(tmp_path, 4, ["ft", "mib"])
+    assert not any(children.more_threads), "another seed begins at once"
     assert children.started[2] == ("mib-seed42", "ft-seed42", ["ft-seed42", "ft-seed43"])
 
 

@@ -1,6 +1,7 @@
 """What the machine must give a run: room on its disk, and processes that stay together."""
 
 import ctypes
+import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 import torch
 
 from incseg.config import EngineConfig, RunConfig
+from incseg.engine.cores import FIRST_STEP_THREADS
 from incseg.errors import TrainingError
 from incseg.methods import parse
 from incseg.models import Segmenter
@@ -45,6 +47,17 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(M_MMAP_THRESHOLD, LARGEST_THRESHOLD)
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+@contextmanager
+def threads_of_step(step: int) -> Iterator[None]:
+    """Inside, PyTorch computes with as many threads as a study gives to this step of its run."""
+    usual, first = torch.get_num_threads(), os.environ.get(FIRST_STEP_THREADS, "")
+    torch.set_num_threads(int(first) if step == 0 and first.isdecimal() else usual)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(usual)
 
 
 def readable(size: float) -> str:

@@ -28,7 +28,7 @@ from incseg.engine.finite import given_up, skipped
 from incseg.engine.image_cache import ImageCache
 from incseg.engine.journal import Journal
 from incseg.engine.left_out import LeftOut, over_all
-from incseg.engine.machine import enough_memory_to_score
+from incseg.engine.machine import enough_memory_to_score, threads_of_step
 from incseg.engine.optimizer import freeze_by_rate, freeze_norm, freeze_unused
 from incseg.engine.precision import load_scale, lower_scale, scale_state
 from incseg.engine.signals import StopRequests
@@ -145,8 +145,9 @@ class Trainer:
 
     def _learn(self, step: Step) -> int:
         """Train a step; returns the number of its images. What only training needs is let go of before scoring."""
-        run = self.prepare(step)
-        self._train(run)
+        with threads_of_step(step.index):
+            run = self.prepare(step)
+            self._train(run)
         return run.images.shares[0]
 
     def _finish(self, step: Step, images: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from incseg.engine.step_run import StepRun
 from incseg.errors import InputError
 from incseg.methods import Context, Method
 from incseg.models import Segmenter
+from incseg.models.enlarging import ease_enlarging
 from incseg.seeding import seed_from
 
 
@@ -43,6 +44,8 @@ class Iterations:
         wanted = {"with_stages": self.method.needs_stages, "with_raw_stages": self.method.needs_raw_stages}
         compiled = self.pixels >= COMPILED_FROM * self.fabric.world_size
         captured = quick and not engine.recompute
+        if engine.compile:
+            ease_enlarging(context.student)
         student = student_network(
             context.student, shape, self.fabric,
             quick=captured, compiled=compiled, recompute=engine.recompute, **wanted,
@@ -53,7 +56,9 @@ class Iterations:
 
     def prepare(self, student: Segmenter, network: QuickStudent, step: int) -> UpdateGuard:
         """Hand the network to Fabric, with an optimizer; returns what makes the updates."""
-        fused = self.quick and self.config.engine.precision != "16-mixed"  # a loss scale must be looked at first
+        has_kernel = self.fabric.device.type in ("cuda", "cpu")
+        scales = self.config.engine.precision == "16-mixed"  # a loss scale must be looked at first
+        fused = self.config.engine.compile and has_kernel and not scales
         optimizer = build_optimizer(student, self.config.optim, step=step, fused=fused)
         model, wrapped = self.fabric.setup(network, optimizer)
         return UpdateGuard(student, model, wrapped, self.config.engine.max_skipped, self.total)

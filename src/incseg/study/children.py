@@ -19,6 +19,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
 
+from incseg.engine.cores import THREADS
 from incseg.system_signals import REQUESTS_TO_STOP, known_signals
 
 IS_LINUX = sys.platform == "linux"
@@ -103,7 +104,7 @@ class Children:
 def _run(words: Sequence[str], log: Path | None, environment: Mapping[str, str], errors_only: bool) -> None:
     """In the new process: what ``python -m incseg WORDS`` does."""
     os.environ.update(environment)
-    _use_threads(environment.get("OMP_NUM_THREADS", ""))
+    _use_threads(environment.get(THREADS, ""))
     if IS_LINUX:
         stop_with_parent(signal.SIGTERM)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, REQUESTS_TO_STOP)

@@ -114,7 +114,8 @@ class Execution:
         log = _log_of(run) if self.jobs > 1 else None
         beside = f" (what it says: {log})" if log else ""
         self.console.mention(f"run {number} of {total}: incseg {shlex.join(command)}{beside}")
-        share = self._share_of_the_machine(place, run.config.engine.devices)
+        waited_for = number == 1 and self._is_waited_for(run)
+        share = self._share_of_the_machine(place, run.config.engine.devices, waited_for=waited_for)
         return self.children.start(command, log, share)
 
     def _available_first_step(self, run: PlannedRun) -> Path | None:
@@ -124,13 +125,18 @@ class Execution:
         others = (other for other in self.schedule.runs if other.first_step in run.accepted_first_steps)
         return next((other.folder for other in others if other.has_first_step), None)
 
-    def _share_of_the_machine(self, place: int, devices: int) -> dict[str, str]:
+    def _is_waited_for(self, run: PlannedRun) -> bool:
+        """Whether no other run can begin before its step 0 is there."""
+        others = (other.has_first_step or run.first_step not in other.accepted_first_steps for other in self.waiting)
+        return not run.has_first_step and not any(others)
+
+    def _share_of_the_machine(self, place: int, devices: int, *, waited_for: bool) -> dict[str, str]:
         """With several at once: a part of the cores, and where there are several GPUs, one after the other."""
         if self.jobs == 1:
             return {}
         gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(torch.cuda.device_count())))).split(",")
         own = {"CUDA_VISIBLE_DEVICES": gpus[place % len(gpus)]} if len(gpus) > 1 == devices else {}
-        return share_of_cores(self.jobs) | own
+        return share_of_cores(self.jobs, waited_for=waited_for) | own
 
     def _collect(self) -> bool:
         """Note the runs that have ended; returns whether there was one."""

@@ -224,9 +224,20 @@ def test_a_machine_without_a_gpu_never_imports_triton() -> None:
 
 
 def test_auto_is_one_of_the_backends() -> None:
-    small, large = case(20, 10), case(1100, 10)
+    small, large = (
+        {name: x.clamp_min(0) if "labels" in name else x for name, x in case(n, 10).items()} for n in (20, 1100)
+    )
     assert torch.equal(run(small, backend="auto")[1], run(small, backend="eager")[1])
     assert torch.equal(run(large, backend="auto")[1], run(large, backend="chunked")[1])
+
+
+@pytest.mark.parametrize("sigma", [True, False])
+@pytest.mark.parametrize("outside", [(), ("anchor_labels",), ("teacher_labels",)])
+def test_rows_outside_their_sets_are_left_out_on_a_cpu(sigma: bool, outside: tuple[str, ...]) -> None:
+    inputs = in_float64(case(20, 10, sigma=sigma))
+    inputs |= {name: torch.full_like(inputs[name], -1) for name in outside}
+    for found, expected in zip(run(inputs, backend="auto"), run(inputs, backend="eager"), strict=True):
+        torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize(

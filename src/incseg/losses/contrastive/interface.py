@@ -129,6 +129,8 @@ def _loss(
     sets: ContrastSets, settings: ContrastSettings, backend: Backend, *, group: dist.ProcessGroup | None, world: int
 ) -> Tensor:
     _check(*[None if x is None else x.shape for x in sets])
+    if backend == "auto" and world == 1 and sets.anchors.device.type == "cpu":
+        sets = _members(sets)
     chosen = _choose(sets, backend, world)
     if sets.anchors.shape[0] == 0:
         return sets.anchors.to(torch.promote_types(sets.anchors.dtype, torch.float32)).sum()
@@ -136,6 +138,17 @@ def _loss(
         with torch.autocast(sets.anchors.device.type, enabled=False):
             return dense_loss(sets, settings)
     return streamed_loss(Plan(_streamed_backend(chosen), settings, group, world), sets)
+
+
+def _members(sets: ContrastSets) -> ContrastSets:
+    """Only the rows in their sets, mostly a small part; a CPU knows how many there are without waiting for a device."""
+    own, rest = ((labels >= 0).nonzero()[:, 0] for labels in (sets.anchor_labels, sets.contrast_labels))
+    members = ContrastSets(
+        sets.anchors[own], sets.anchor_labels[own], sets.contrast[rest], sets.contrast_labels[rest], None, None
+    )
+    if sets.anchor_probs is None or sets.contrast_probs is None:
+        return members
+    return members._replace(anchor_probs=sets.anchor_probs[own], contrast_probs=sets.contrast_probs[rest])
 
 
 def _settings(temperature: float, denominator: Denominator, detach_contrast: bool) -> ContrastSettings:
