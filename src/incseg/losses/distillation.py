@@ -31,16 +31,14 @@ def unbiased_distillation(student_logits: Scores, teacher_logits: Scores, labels
         total = teacher_losses(student_logits, teacher_logits, merge_new=True, labels=labels).sum()
         return total / teacher_logits.numel()
     log_probs = torch.log_softmax(full_size(student_logits), dim=1)
-    sizes = [1, old_classes - 1, log_probs.shape[1] - old_classes]
-    first, old, new = log_probs.split(sizes, dim=1)  # of slices each would have a gradient for all classes
-    background = torch.cat([first, new], dim=1).logsumexp(dim=1, keepdim=True)
+    background = torch.cat([log_probs[:, :1], log_probs[:, old_classes:]], dim=1).logsumexp(dim=1, keepdim=True)
     if labels is not None:
-        background = torch.where((labels == BACKGROUND)[:, None], first, background)
+        background = torch.where((labels == BACKGROUND)[:, None], log_probs[:, :1], background)
+    merged = torch.cat([background, log_probs[:, 1:old_classes]], dim=1)
     teacher = torch.softmax(full_size(teacher_logits).detach(), dim=1)
     if labels is not None:
         teacher = teacher * ~_is_new(labels, old_classes)[:, None]
-    kept: Tensor = (teacher[:, :1] * background).sum() + (teacher[:, 1:] * old).sum()
-    return -kept / max(teacher.numel(), 1)
+    return -(teacher * merged).sum() / max(merged.numel(), 1)
 
 
 def label_guided_distillation(student_logits: Tensor, teacher_logits: Tensor, labels: Tensor) -> Tensor:

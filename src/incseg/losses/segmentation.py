@@ -59,10 +59,9 @@ def unbiased_cross_entropy(
         grouped = 1 if learn_labelled_old else old_classes
         return label_losses(logits, labels, old_classes=old_classes, grouped_labels=grouped).sum() / labels.numel()
     log_probs = torch.log_softmax(full_size(logits), dim=1)
-    is_background = (labels < (1 if learn_labelled_old else old_classes)) & (labels != IGNORE)
-    background = torch.logsumexp(log_probs[:, :old_classes], dim=1).where(is_background, 0).sum()
-    others = _mean_over_pixels(log_probs, labels.masked_fill(is_background, IGNORE))
-    return others - background / max(labels.numel(), 1)
+    background = torch.logsumexp(log_probs[:, :old_classes], dim=1, keepdim=True)
+    as_background = (labels < old_classes) & (labels != IGNORE) & (not learn_labelled_old)
+    return _mean_over_pixels(torch.cat([background, log_probs[:, 1:]], dim=1), labels.where(~as_background, 0))
 
 
 def class_counts(labels: Tensor, *, num_classes: int) -> Tensor:
