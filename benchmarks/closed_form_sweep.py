@@ -1,14 +1,17 @@
 """Settings of the closed-form head side by side on Pascal VOC, from one trained step 0.
 
 The network's features of all images are computed once and kept on the GPU, so that a setting costs seconds. Settings
-are to be chosen with ``--held-out``: the head is fitted without every tenth training image and scored on those.
+are to be chosen with ``--held-out``: the head is fitted without every tenth training image and scored on those. With
+``--crop-size`` it is fitted to two training crops of every image and scored on the middle square, as the recipes do;
+else to whole images, mirrored too, and on whole images.
 
-    python benchmarks/closed_form_sweep.py VOC2012 runs/15-5-ft/step-0/model.safetensors --task 15-1 [--held-out]
+    python benchmarks/closed_form_sweep.py VOC2012 runs/15-5-ft/step-0/model.safetensors --task 15-1 \\
+      [--crop-size 256] [--held-out]
 """
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -19,12 +22,14 @@ from torch.nn import functional as F
 
 from incseg.curriculum.rules import training_images
 from incseg.datasets import Split, open_source
+from incseg.loading import CentreCrop, TrainingTransform
 from incseg.metrics import confusion_matrix, intersection_over_union, mean
 from incseg.models import Segmenter
 from incseg.models.closed_form import FeatureLayout, RandomFeatures, Statistics, class_shares, complete_background
 from incseg.models.segmenter import padded_images
 from incseg.models.storage import load_model
 from incseg.protocol import IGNORE, Setting, Step, steps
+from incseg.seeding import seed_from
 
 FOREGROUND = 20
 BATCH = 32
@@ -35,10 +40,16 @@ SETTINGS = [
     *({"width": value} for value in (2048, 8192)),
     {"stages": 0},
     {"stages": 2},
+    *({"context": value} for value in (5, 9, 31)),
+    {"context": 31, "width": 8192},
     {"ridge": 100.0},
     {"soft": True},
 ]
-DEFAULTS = {"width": 4096, "balance": 0.25, "ridge": 1.0, "stages": 1, "certainty": 0.0, "soft": False}
+DEFAULTS = {"width": 4096, "balance": 0.25, "ridge": 1.0, "stages": 1, "certainty": 0.0, "soft": False, "context": 0}
+
+
+Pairs = list[tuple[Tensor, Tensor]]
+View = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
 
 
 class Cells(NamedTuple):
@@ -67,28 +78,34 @@ def _batched(places: list[int]) -> Iterator[list[int]]:
     return (places[start : start + BATCH] for start in range(0, len(places), BATCH))
 
 
-@torch.no_grad()
-def look_at(segmenter: Segmenter, split: Split, *, mirrored: bool) -> tuple[list[Cells], list[frozenset[int]]]:
-    """The features of every image, and the classes it shows."""
-    device = segmenter.mean.device
+def read(split: Split, indices: Sequence[int], view: View) -> Pairs:
+    """Images and masks, as a view shows them."""
     with ThreadPoolExecutor(16) as pool:
-        pairs = list(pool.map(lambda index: (split.image(index), split.mask(index)), range(len(split))))
-    shown = [frozenset(mask.unique().tolist()) - {0, IGNORE} for _, mask in pairs]
+        return list(pool.map(lambda index: view(split.image(index), split.mask(index), index), indices))
+
+
+def shown_classes(split: Split) -> list[frozenset[int]]:
+    """The classes that each image shows."""
+    return [frozenset(split.mask(index).unique().tolist()) - {0, IGNORE} for index in range(len(split))]
+
+
+@torch.no_grad()
+def look_at(segmenter: Segmenter, indices: Sequence[int], pairs: Pairs) -> list[Cells]:
+    """The features of every image."""
+    device = segmenter.mean.device
     by_size: dict[tuple[int, int], list[int]] = {}
-    for index, (_, mask) in enumerate(pairs):
-        by_size.setdefault((mask.shape[0], mask.shape[1]), []).append(index)
+    for place, (_, mask) in enumerate(pairs):
+        by_size.setdefault((mask.shape[0], mask.shape[1]), []).append(place)
     found = []
-    for indices in by_size.values():
-        for some in _batched(indices):
-            images = padded_images(torch.stack([pairs[index][0] for index in some]).to(device))
+    for (height, width), places in by_size.items():
+        for some in _batched(places):
+            images = padded_images(torch.stack([pairs[place][0] for place in some]).to(device))
             masks = torch.full((len(some), *images.shape[-2:]), IGNORE, dtype=torch.uint8, device=device)
-            height, width = pairs[some[0]][1].shape
-            masks[:, :height, :width] = torch.stack([pairs[index][1] for index in some]).to(device)
-            for flip in (False, True) if mirrored else (False,):
-                seen, truth = (images.flip(-1), masks.flip(-1)) if flip else (images, masks)
-                embedding, stages = segmenter.features(seen)
-                found.append(Cells(some, truth, embedding.half(), [stage.half() for stage in stages[-2:]]))
-    return found, shown
+            masks[:, :height, :width] = torch.stack([pairs[place][1] for place in some]).to(device)
+            embedding, stages = segmenter.features(images)
+            kept = [stage.half() for stage in stages[-2:]]
+            found.append(Cells([indices[place] for place in some], masks, embedding.half(), kept))
+    return found
 
 
 def labels_of(step: Step, masks: Tensor) -> Tensor:
@@ -130,7 +147,17 @@ def random_features(example: Cells, chosen: dict[str, float]) -> RandomFeatures:
     """The projection of a setting; all maps of DeepLab-v3 at stride 16 have the size of the embedding."""
     maps = [example.embedding, *reversed(example.stages)][: 1 + int(chosen["stages"])]
     channels = tuple(each.shape[1] for each in maps)
-    return RandomFeatures(FeatureLayout(channels=channels, strides=(16,) * len(maps), width=int(chosen["width"])))
+    layout = FeatureLayout(channels=channels, strides=(16,) * len(maps), width=int(chosen["width"]))
+    return RandomFeatures(layout.with_context(int(chosen["context"])) if chosen["context"] else layout)
+
+
+def views(crop_size: int | None) -> tuple[list[View], View]:
+    """How images are shown to be fitted to, one after the other, and how to be scored."""
+    if crop_size is None:
+        return [lambda *pair: pair[:2], lambda image, mask, _: (image.flip(-1), mask.flip(-1))], lambda *pair: pair[:2]
+    cut, middle = TrainingTransform(crop_size), CentreCrop(crop_size)
+    crops = [lambda image, mask, index, k=k: cut(image, mask, seed_from("sweep", k, index)) for k in range(2)]
+    return crops, lambda image, mask, _: middle(image, mask.long())
 
 
 def score(head: Tensor, features: RandomFeatures, cells: list[Cells], wanted: set[int]) -> list[float]:
@@ -150,22 +177,23 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("model", type=Path)
     parser.add_argument("--task", default="15-1")
+    parser.add_argument("--crop-size", type=int, default=None)
     parser.add_argument("--held-out", action="store_true")
     arguments = parser.parse_args()
     torch.set_float32_matmul_precision("high")
     segmenter = load_model(arguments.model, "cuda" if torch.cuda.is_available() else "cpu")[0]
     source = open_source("voc", arguments.data)
-    train, shown = look_at(segmenter, source.train, mirrored=True)
-    every = set(range(len(source.train)))
+    fitted, shown = list(range(len(source.train))), shown_classes(source.train)
+    to_fit, to_score = views(arguments.crop_size)
+    train = [cells for view in to_fit for cells in look_at(segmenter, fitted, read(source.train, fitted, view))]
     held = set(range(0, len(source.train), 10)) if arguments.held_out else set[int]()
-    scored = train if held else look_at(segmenter, source.val, mirrored=False)[0]
+    split, measured = (source.train, sorted(held)) if held else (source.val, list(range(len(source.val))))
+    scored = look_at(segmenter, measured, read(split, measured, to_score))
     first = len(steps(arguments.task, FOREGROUND)[0].new)
     for setting in SETTINGS:
         chosen = {**DEFAULTS, **setting}
-        head = fit(arguments.task, train, shown, every - held, chosen)
-        iou = score(
-            head, random_features(train[0], chosen).to(head.device), scored, held or set(range(len(source.val)))
-        )
+        head = fit(arguments.task, train, shown, set(fitted) - held, chosen)
+        iou = score(head, random_features(train[0], chosen).to(head.device), scored, set(measured))
         groups = {"old": iou[1 : first + 1], "new": iou[first + 1 :], "all": iou[1:]}
         print(json.dumps({**setting, **{name: round(100 * mean(values), 1) for name, values in groups.items()}}))
 
