@@ -12,6 +12,7 @@ from incseg.errors import InputError
 from incseg.report import summary
 from incseg.report.summary import conventions_table, per_step_table, read_runs, summary_table
 from incseg.results import Run
+from incseg.run_folder import write_json
 from made_up import write_result
 
 
@@ -62,6 +63,17 @@ def test_runs_of_other_settings_are_other_rows(tmp_path: Path) -> None:
     ]
     rows = summary_table(read_runs(folders)).rows
     assert [row[0] for row in rows] == ["ucd", "ucd (ucd.temperature 1.0)"]
+
+
+def test_a_setting_that_a_result_does_not_name_is_the_methods_default_and_not_the_recipes(tmp_path: Path) -> None:
+    """VOC's recipe chooses a context for ``analytic``: a result from before it did is another row, and says so."""
+    folders = [write_result(tmp_path / name, "voc/15-5/overlapped", "analytic", lambda *_: 0.5) for name in "ab"]
+    before = json.loads((folders[0] / "result.json").read_text())
+    before["settings"] = {name: x for name, x in before["settings"].items() if not name.startswith("settings.")}
+    write_json(folders[0] / "result.json", before)
+    labels = [run.label for run in read_runs(folders)]
+    assert labels[1] == "analytic"
+    assert labels[0] == "analytic (analytic.context 0, analytic.crops 0, analytic.mirrored True)"
 
 
 def test_usual_settings_and_the_weights_of_an_encoder_are_not_in_a_name(tmp_path: Path) -> None:

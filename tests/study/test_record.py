@@ -29,3 +29,19 @@ def test_a_setting_that_a_record_does_not_know_yet_must_be_at_its_default(tmp_pa
     assert find_record(config, tmp_path) == path
     balanced = config.data.model_copy(update={"sampling": "balanced"})
     assert find_record(config.model_copy(update={"data": balanced}), tmp_path) is None
+
+
+def test_a_method_s_setting_that_a_record_does_not_name_had_the_method_s_default(tmp_path: Path) -> None:
+    """Whatever the recipe says by now: VOC's chose no context when the first records were written."""
+    folder = write_result(tmp_path / "run", "voc/15-5/overlapped", "analytic", lambda *_: 0.5, seed=42)
+    path = write_record(Run.read(folder), tmp_path)
+    record, config = json.loads(path.read_text()), from_yaml(folder / "config.yaml")
+    assert config.settings["analytic"]["context"] == 31
+    assert find_record(config, tmp_path) == path
+    record["settings"] = {
+        name: value for name, value in record["settings"].items() if not name.startswith("settings.analytic.")
+    }
+    path.write_text(json.dumps(record))
+    assert find_record(config, tmp_path) is None
+    plain = config.model_copy(update={"settings": {"analytic": {"context": 0, "crops": 0, "mirrored": True}}})
+    assert find_record(plain, tmp_path) == path
