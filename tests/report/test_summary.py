@@ -73,7 +73,7 @@ def test_a_setting_that_a_result_does_not_name_is_the_methods_default_and_not_th
     write_json(folders[0] / "result.json", before)
     labels = [run.label for run in read_runs(folders)]
     assert labels[1] == "analytic"
-    assert labels[0] == "analytic (analytic.context 0, analytic.crops 0, analytic.mirrored True)"
+    assert labels[0] == "analytic (analytic.context default, analytic.crops default, analytic.mirrored default)"
 
 
 def test_usual_settings_and_the_weights_of_an_encoder_are_not_in_a_name(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Runs side by side: which can be compared, what each is called, and the tables of their scores."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,6 @@ from typing import Any
 from incseg.config import flat_settings, load_recipe
 from incseg.console import Table, mean_and_spread, percent
 from incseg.errors import InputError
-from incseg.methods import default_settings
 from incseg.metrics import CONVENTIONS, nan_if_none
 from incseg.protocol import Protocol
 from incseg.results import Run, scored_lines
@@ -28,6 +27,8 @@ SCORES: dict[str, Callable[[Run], float]] = {
 }
 
 
+# A result names a setting of its method only where a recipe or a person chose it; else it is the method's own default.
+OF_METHOD, UNNAMED = "settings.", "default"
 COUNTED = ("base", "later", "all", "harmonic")
 
 
@@ -66,12 +67,12 @@ def labelled(runs: Sequence[Run]) -> list[Run]:
     named_so_far: list[Run] = []
     for run in runs:
         siblings = [other for other in runs if (other.method, other.protocol) == (run.method, run.protocol)]
-        defaults, usual = _defaults(run), _usual(run)
-        differing = _differing([defaults | other.settings for other in siblings])
+        usual = _usual(run)
         words = [
-            f"{name.removeprefix('settings.')} {value}"
-            for name, value in sorted((defaults | run.settings).items())
-            if name in differing and value != usual.get(name, ...)
+            f"{name.removeprefix(OF_METHOD)} {value}"
+            for name in sorted(_differing(siblings))
+            if name in run.settings or name.startswith(OF_METHOD)
+            if (value := run.settings.get(name, UNNAMED)) != usual.get(name, UNNAMED)
         ]
         words = ["offline", *words] if run.protocol != runs[0].protocol else words
         named = replace(run, label=f"{run.method} ({', '.join(words)})" if words else run.method)
@@ -82,26 +83,18 @@ def labelled(runs: Sequence[Run]) -> list[Run]:
     return named_so_far
 
 
-def _differing(siblings: Sequence[Mapping[str, Any]]) -> set[str]:
-    names = {name for settings in siblings for name in settings}
-    differing = {name for name in names if len({str(settings.get(name)) for settings in siblings}) > 1}
-    chosen = {tuple(str(settings.get(name)) for name in ("model.encoder", "model.weights")) for settings in siblings}
+def _differing(siblings: Sequence[Run]) -> set[str]:
+    names = {name for run in siblings for name in run.settings}
+    differing = {name for name in names if len({str(run.settings.get(name)) for run in siblings}) > 1}
+    chosen = {tuple(str(run.settings.get(name)) for name in ("model.encoder", "model.weights")) for run in siblings}
     come_with_encoder = len(chosen) == len({encoder for encoder, _ in chosen})
     return differing - ({"model.weights"} if come_with_encoder else set())
-
-
-def _defaults(run: Run) -> dict[str, Any]:
-    """What the settings of its method are where a result does not name them."""
-    try:
-        return default_settings(run.method)
-    except InputError:  # a method of another installation
-        return {}
 
 
 def _usual(run: Run) -> dict[str, Any]:
     """What its recipe says of it."""
     try:
-        return _defaults(run) | flat_settings(load_recipe(run.protocol, {"method": run.method}))
+        return flat_settings(load_recipe(run.protocol, {"method": run.method}))
     except InputError:  # a protocol or a method of another installation
         return {}
 
