@@ -12,6 +12,7 @@ from incseg.report.charts import HEIGHT, WIDTH, Curve, Panel, marker_of, rounded
 from incseg.results import Run
 
 LETTER = 6.2  # pixels that a letter of the legend takes, about
+FIRST_ROW, ROW = 34, 16  # pixels: where the legend begins, and the height of an entry
 RULES = (
     "text{font:11px sans-serif;fill:#444}.panel-title{font-weight:600;font-size:12.5px}.end{text-anchor:end}"
     ".middle{text-anchor:middle}.grid{stroke:#ddd;stroke-width:.8}.marker{fill:currentColor}"
@@ -64,14 +65,15 @@ def standalone(panel: Panel) -> str:
     """A panel with its colours, on white, and with a legend at its right."""
     svg = ET.fromstring(panel.to_svg())
     width = WIDTH + 26 + round(LETTER * max(len(curve.name) for curve in panel.curves))
-    svg.attrib |= {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 {width} {HEIGHT}"}
+    height = max(HEIGHT, FIRST_ROW + ROW * len(panel.curves))
+    svg.attrib |= {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 {width} {height}"}
     svg.insert(0, ET.Element("rect", {"width": "100%", "height": "100%", "fill": "white"}))
     style = ET.Element("style")
     style.text = RULES + "".join(f".run-{index}{{color:{colour}}}" for index, colour in _colours())
     svg.insert(0, style)
     for row, curve in enumerate(panel.curves):
         entry = ET.SubElement(
-            svg, "g", {"class": style_of(curve.run), "transform": f"translate({WIDTH + 8} {34 + 16 * row})"}
+            svg, "g", {"class": style_of(curve.run), "transform": f"translate({WIDTH + 8} {FIRST_ROW + ROW * row})"}
         )
         ET.SubElement(entry, "path", {"class": "marker", "d": marker_of(curve.run)})
         ET.SubElement(entry, "text", {"x": "10", "y": "4"}).text = curve.name
