@@ -159,7 +159,7 @@ def analytic(
     ``width`` follows from the network unless it is given, and the statistics then stay below 70 MB; ``stride`` is 16,
     or 8 where the network's embedding is finer. ``original`` counts the last stages of the encoder as it was before
     training that the head sees too, ``context`` the cells along a side of the window around a cell whose mean it sees,
-    and ``crops`` the training crops of an image that are seen instead of the image.
+    and ``crops`` the passes over training crops that are seen instead of the images as they are.
     """
     fit = Fit(balance, ridge, mirrored, certainty, soft, crops)
     return [default(CrossEntropy()), ClosedForm(width, stages, stride, seed, original, context, fit)]

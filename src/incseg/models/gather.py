@@ -53,7 +53,8 @@ class Fit:
     soft: bool = False
     """Targets are the shares of the classes in a cell, instead of the class at its centre."""
     crops: int = 0
-    """So many of the crops that training draws from every image are seen instead of the image; 0: the image itself."""
+    """So many passes over training crops are seen instead of the images, in whole batches, as training has them; 0: the
+    images themselves."""
 
     def state(self) -> dict[str, Tensor]:
         """As a tensor beside the statistics: whoever adds to them, or solves them again, follows the same rules."""
