@@ -129,6 +129,9 @@ def main() -> None:
     parser.add_argument(
         "--only", nargs="*", default=[], metavar="TEXT", help="studies whose name contains one of these"
     )
+    parser.add_argument(
+        "--without", nargs="*", default=[], metavar="TEXT", help="methods with one of these in their name"
+    )
     parser.add_argument("--recorded", type=Path, default=Path("benchmarks/results"), help="folder of records")
     parser.add_argument("--dry-run", action="store_true", help="print the commands, and train nothing")
     given = parser.parse_args()
@@ -141,7 +144,13 @@ def main() -> None:
     if not given.dry_run:
         children.import_ahead(share_of_cores(given.jobs))
     runs = {run.folder: run for study in wanted for run in study.runs(given)}
-    schedule = Schedule([run for run in runs.values() if not is_recorded(run, given.recorded)])
+    schedule = Schedule(
+        [
+            run
+            for run in runs.values()
+            if not any(text in run.method for text in given.without) and not is_recorded(run, given.recorded)
+        ]
+    )
     if given.dry_run:
         for run in schedule.runs:
             print(command_of(run, schedule.provider(run)))
