@@ -9,6 +9,7 @@ import torch
 from incseg.bench import contrastive_loss as bench
 from incseg.bench.measure import Hardware, median_milliseconds
 from incseg.errors import InputError
+from interpreter import needs_gpu
 
 
 @pytest.fixture(autouse=True)
@@ -56,3 +57,24 @@ def test_release_form_differs_from_the_definition_by_a_constant() -> None:
     inputs |= {key: torch.ones(len(inputs[key]), 1) for key in ("anchor_probs", "teacher_probs")}
     paper = bench.implementations(torch.device("cpu"))["eager"](inputs)
     assert bench.release_loss(inputs).item() == pytest.approx(paper.item() + 1 / bench.TEMPERATURE, rel=1e-4)
+
+
+@needs_gpu
+def test_the_captured_form_computes_what_the_launched_one_does(tmp_path: Path) -> None:
+    device = torch.device("cuda")
+    inputs = bench.random_inputs(256, 192, device)
+    found: list[torch.Tensor] = []
+    loss = bench.implementations(device)[bench.CAPTURED]
+
+    def step() -> None:
+        found[:] = [*torch.autograd.grad(loss(inputs), inputs["anchors"])]
+
+    step()
+    launched = found[0].clone()
+    replay = bench._as_graph(step, device)
+    found[0].zero_()
+    replay()
+    torch.testing.assert_close(found[0], launched)
+    bench.benchmark_contrastive(out=tmp_path, sizes=(256,), device="cuda")
+    (table,) = tmp_path.glob("*.md")
+    assert f"| 256 | 192 | {bench.CAPTURED} | " in table.read_text(encoding="utf-8")
