@@ -45,6 +45,20 @@ def test_a_run_is_the_same_to_the_bit_wherever_its_images_are_kept(
     assert models[0] == models[1] == models[2]
 
 
+@pytest.mark.usefixtures("_cpu_as_gpu")
+def test_a_head_is_solved_on_the_step_0_of_another_run_wherever_images_are_kept(
+    quick_config: MakeConfig, tmp_path: Path
+) -> None:
+    """That step is finished, and yet its crops are looked at again."""
+    config = quick_config(optim={"epochs": 1, "batch_size": 4})
+    train(with_cache(config, "none"), tmp_path / "ft")
+    solving = quick_config("analytic", optim={"epochs": 1, "batch_size": 4}, analytic={"crops": 1, "width": 64})
+    for cache in ("none", "ram", "gpu"):
+        train(with_cache(solving, cache), tmp_path / cache, first_step=tmp_path / "ft")
+    models = [RunFolder(tmp_path / cache).model(1).read_bytes() for cache in ("none", "ram", "gpu")]
+    assert models[0] == models[1] == models[2]
+
+
 def test_where_images_do_not_fit_auto_reads_files_and_gpu_refuses(
     quick_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

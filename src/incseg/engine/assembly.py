@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from incseg.loading import none_killed
 from incseg.models import Architecture, Segmenter
 from incseg.models.gather import ORIGINAL_STAGES
 from incseg.models.pretrained import load_encoder
-from incseg.protocol import Protocol
+from incseg.protocol import Protocol, Step
 from incseg.run_folder import RunFolder
 from incseg.seeding import seed_from
 
@@ -209,7 +210,7 @@ def build(
         history=given.history if given is not None else (),
         folder=folder,
         journal=journal,
-        cache=ImageCache(config, fabric, curriculum, journal, folder, _uses_old_images(method)),
+        cache=ImageCache(config, fabric, curriculum, journal, folder, partial(_reads_again, method)),
         header=header,
     )
 
@@ -232,9 +233,10 @@ def _method(config: RunConfig) -> methods.Method:
     return replace(method, parts=(*method.parts, *more))
 
 
-def _uses_old_images(method: methods.Method) -> bool:
-    """Whether a step may load images of earlier ones again."""
-    return method.keeps_data or method.rehearses or method.replays
+def _reads_again(method: methods.Method, step: Step) -> bool:
+    """Whether the images of a finished step may be loaded again: by later steps, or for the head of a copied step 0."""
+    by_later_steps = method.keeps_data or method.rehearses or method.replays
+    return by_later_steps or (step.index == 0 and method.lacks_statistics)
 
 
 def _check(config: RunConfig, out: Path) -> None:

@@ -20,6 +20,7 @@ from incseg.errors import InputError, Note
 from incseg.loading import BatchAddresses, TrainingSet, device_loader, training_loader
 from incseg.loading.decoded import DecodedImages, KeptSplit, Measured
 from incseg.loading.resampling import BatchCutter, Cut
+from incseg.protocol import Step
 from incseg.run_folder import RunFolder
 
 AUTOMATIC = 0.25  # of a GPU's memory: so much "auto" may take
@@ -36,8 +37,8 @@ class ImageCache:
     curriculum: Curriculum
     journal: Journal
     folder: RunFolder
-    uses_old_images: bool
-    """Whether steps may ask for images of earlier ones."""
+    is_read_again: Callable[[Step], bool]
+    """Whether the images of a step may be asked for although it is finished."""
 
     def __post_init__(self) -> None:
         wanted, device = self.config.data.cache, self.fabric.device.type
@@ -85,9 +86,10 @@ class ImageCache:
         wanted, device = self.config.data.cache, self.fabric.device
         if wanted == "none" or (wanted == "auto" and device.type != "cuda"):
             return None
-        finished = () if self.uses_old_images else self.folder.finished_steps
+        finished = self.folder.finished_steps
         steps = zip(self.curriculum.steps, self.curriculum.indices, strict=True)
-        indices = {index for step, images in steps if step.index not in finished for index in images}
+        needed = [images for step, images in steps if step.index not in finished or self.is_read_again(step)]
+        indices = {index for images in needed for index in images}
         measured = Measured.of(self.curriculum.learnt_from, indices)
         reason = self._reason_against(measured)
         if reason and wanted != "auto":
