@@ -21,9 +21,7 @@ GPU_SIZES = (2048, 4096, 8192, 16384, 24576, 49152)
 CPU_SIZES = (1024, 2048, 4096)
 SMALLEST = 2  # anchors; the teacher then has one pixel
 LARGEST = 1 << 20  # 43 of the largest batches of the paper: time grows with the square
-CAPTURED = (
-    "triton, captured"  # as in a training iteration that is recorded as one CUDA graph: the host launches nothing
-)
+CAPTURED = "triton, captured"  # recorded as one CUDA graph: what the device needs, without the host's launches
 # N×(N+M) float32 matrices alive at once in the dense implementations, which are skipped where these cannot fit.
 DENSE_MATRICES = 8
 
@@ -172,10 +170,7 @@ def report(found: list[Measurement], device: torch.device, ceiling: float, pictu
         f"τ = {TEMPERATURE}, {kind} features. Time: median. Memory: peak beyond the inputs.",
         f"TFLOP/s: 6·N·(N+M)·D over the time, for all of them; a {kind} matrix product in the same run: {ceiling:.4g}.",
         "`release (dense)` follows the description of the authors' code; its value differs, its cost is comparable.",
-        *(
-            ["`triton, captured` is the same recorded as a CUDA graph, as a training iteration of small runs is."]
-            * on_gpu
-        ),
+        *([f"`{CAPTURED}`: recorded as one CUDA graph, what the device needs without the host."] if on_gpu else []),
         "",
         "| N | M | implementation | time, ms | extra memory, GiB | TFLOP/s | of the product |",
         "|---:|---:|---|---:|---:|---:|---:|",
