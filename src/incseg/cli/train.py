@@ -132,6 +132,7 @@ def report(
     out: Path = Path("report.html"),
     csv: OptionalFile = None,
     tex: OptionalFile = None,
+    pictures: OptionalFile = None,
     against: Annotated[str | None, tyro.conf.arg(metavar="METHOD", help_behavior_hint="(default: the first)")] = None,
 ) -> None:
     """Compare runs of one protocol: a table here, and tables, curves and pictures on one self-contained page.
@@ -143,6 +144,7 @@ def report(
         out: the page to write.
         csv: file for every score of every run, one per line.
         tex: file for the table as LaTeX.
+        pictures: file for one figure (.png, .pdf, .svg): images, ground truth, and what each method sees at the end.
         against: the method from which the others' differences are taken, seed by seed, as it is named in the table.
     """
     from incseg.report.selection import choose_runs
@@ -151,13 +153,17 @@ def report(
         raise InputError("name at least one run: incseg report RUN... --out report.html.")
     console = Console()
     folders = choose_runs(runs, console)
-    for path in filter(None, (out, csv, tex)):
+    for path in filter(None, (out, csv, tex, pictures)):
         usable_file(path)
 
+    from incseg.report.side_by_side import check_kind, side_by_side
     from incseg.report.summary import read_runs, summary_table
     from incseg.report.table_files import latex_table, scores_csv
 
+    if pictures is not None:
+        check_kind(pictures)
     chosen = read_runs(folders)
+    figure = None if pictures is None else side_by_side(chosen)
     texts = {csv: scores_csv(chosen), tex: latex_table(summary_table(chosen))}
     files = {path: text for path, text in texts.items() if path is not None}
     show_runs(folders, out, console, against)
@@ -165,6 +171,10 @@ def report(
         with replacing(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
         console.say(f"table: {path}")
+    if pictures is not None and figure is not None:
+        with replacing(pictures) as temporary:
+            figure.savefig(temporary, format=pictures.suffix[1:].lower())
+        console.say(f"pictures: {pictures}")
 
 
 def show_runs(folders: Sequence[Path], page: Path, console: Console, against: str | None = None) -> None:

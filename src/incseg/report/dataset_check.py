@@ -8,11 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from incseg.colours import Colours, palette
+from incseg.colours import Colours
 from incseg.console import Table
 from incseg.datasets import Source, Split
 from incseg.datasets.check import KINDS, Findings, varied_images
@@ -20,12 +19,12 @@ from incseg.errors import InputError
 from incseg.fonts import write_in
 from incseg.images import read_image
 from incseg.protocol import IGNORE
+from incseg.report.overlays import add_legend, painted
 from incseg.sizes import resize_nearest
 
 IMAGES, COLUMNS = 12, 4  # on the sheet: so many, unless it takes more to show every class
 REFUSED = 4  # images with problems on a sheet that shows others
 LONGEST_SIDE = 480  # pixels of an image on the sheet
-OPACITY = 0.6  # of the classes over the image
 VOID = f"(void, {IGNORE})"
 RED = "firebrick"
 
@@ -66,16 +65,8 @@ def picture_sheet(source: Source, found: Mapping[str, Findings], colours: Colour
     ids = sorted(frozenset[int]().union(*(usable[image] for image in chosen)) - {0})
     names = {**dict(enumerate(source.classes)), IGNORE: VOID}
     if ids:
-        _add_legend(figure, {index: names[index] for index in ids}, colours)
+        add_legend(figure, {index: names[index] for index in ids}, colours)
     return figure
-
-
-def _add_legend(figure: Figure, names: Mapping[int, str], colours: Colours) -> None:
-    """Colours and names by id; a name that no installed font can draw is replaced by its id."""
-    patches = [Patch(facecolor=palette(colours)[id_] / 255, edgecolor="grey", label=str(id_)) for id_ in names]
-    legend = figure.legend(handles=patches, loc="outside lower center", ncols=8, frameon=False, fontsize=7)
-    for text, (id_, name) in zip(legend.get_texts(), names.items(), strict=True):
-        write_in(text, name, f"class {id_}")
 
 
 class Cell(NamedTuple):
@@ -105,9 +96,8 @@ def _figure(cells: Sequence[Cell]) -> Figure:
 def _labelled(split: Split, index: int, colours: Colours) -> Cell:
     """An image under its mask; void is pale, background is left as it is."""
     mask = _reduced(split.mask(index)[None])[0].numpy()
-    image = _reduced(split.image(index)).permute(1, 2, 0).numpy() / 255
-    painted = (1 - OPACITY) * image + OPACITY * palette(colours)[mask] / 255
-    return Cell(np.where((mask != 0)[..., None], painted, image), split.ids[index])
+    image = _reduced(split.image(index)).permute(1, 2, 0).numpy()
+    return Cell(painted(image, mask, colours), split.ids[index])
 
 
 def _refused(split: Split, index: int, kind: str) -> Cell | None:
