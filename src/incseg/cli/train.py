@@ -156,25 +156,21 @@ def report(
     for path in filter(None, (out, csv, tex, pictures)):
         usable_file(path)
 
-    from incseg.report.side_by_side import check_kind, side_by_side
     from incseg.report.summary import read_runs, summary_table
     from incseg.report.table_files import latex_table, scores_csv
 
-    if pictures is not None:
-        check_kind(pictures)
     chosen = read_runs(folders)
-    figure = None if pictures is None else side_by_side(chosen)
-    texts = {csv: scores_csv(chosen), tex: latex_table(summary_table(chosen))}
-    files = {path: text for path, text in texts.items() if path is not None}
+    contents = {csv: scores_csv(chosen).encode(), tex: latex_table(summary_table(chosen)).encode()}
+    if pictures is not None:
+        from incseg.report.side_by_side import drawn_as
+
+        contents[pictures] = drawn_as(pictures, chosen)
     show_runs(folders, out, console, against)
-    for path, text in files.items():
-        with replacing(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-        console.say(f"table: {path}")
-    if pictures is not None and figure is not None:
-        with replacing(pictures) as temporary:
-            figure.savefig(temporary, format=pictures.suffix[1:].lower())
-        console.say(f"pictures: {pictures}")
+    for file, content in contents.items():
+        if file is not None:
+            with replacing(file) as temporary:
+                temporary.write_bytes(content)
+            console.say(f"{'pictures' if file == pictures else 'table'}: {file}")
 
 
 def show_runs(folders: Sequence[Path], page: Path, console: Console, against: str | None = None) -> None:

@@ -1,5 +1,6 @@
 """One figure for a paper: images, their ground truth, and what each method sees in them after the last step."""
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,13 @@ WIDTH = 1.7  # inches of a column
 KINDS = (".png", ".pdf", ".svg", ".jpg")
 
 
-def check_kind(path: Path) -> None:
-    """Refuse a file whose name does not say how a figure is to be written."""
+def drawn_as(path: Path, runs: Sequence[Run]) -> bytes:
+    """The content of a file with :func:`side_by_side`; its name says how it is to be written."""
     if path.suffix.lower() not in KINDS:
-        raise InputError(
-            f"--pictures {path}: a figure is written as {', '.join(KINDS)}; end the name with one of them."
-        )
+        raise InputError(f"--pictures {path}: a figure is written as {', '.join(KINDS)}; choose another name.")
+    content = io.BytesIO()
+    side_by_side(runs).savefig(content, format=path.suffix[1:].lower())
+    return content.getvalue()
 
 
 def side_by_side(runs: Sequence[Run], usual: int = IMAGES) -> Figure:
@@ -57,10 +59,8 @@ def side_by_side(runs: Sequence[Run], usual: int = IMAGES) -> Figure:
 
 def _classes_by_image(folders: Mapping[str, Path]) -> dict[str, frozenset[int]]:
     """The classes in the ground truth of every image that all runs kept."""
-    kept = [
-        {path.name.removesuffix(".prediction.png") for path in f.glob("*.prediction.png")} for f in folders.values()
-    ]
-    first = next(iter(folders.values()))
+    ending, first = ".prediction.png", next(iter(folders.values()))
+    kept = [{path.name.removesuffix(ending) for path in folder.glob(f"*{ending}")} for folder in folders.values()]
     found = {}
     for name in sorted(set.intersection(*kept)):
         ids = np.unique(np.asarray(open_picture(first / f"{name}.truth.png")))
