@@ -27,10 +27,12 @@ def test_every_method_is_measured_beside_ft(tiny_folder: Path, tmp_path: Path, m
         return student_network(*given, **settings)
 
     monkeypatch.setattr("incseg.engine.training_iteration.student_network", noted)
-    table = benchmark_step(["mib", "ewc", "mib"], str(recipe), tiny_folder, device="cpu")
+    methods: dict[str, dict[str, Any]] = {name: {"method": name} for name in ("mib", "ewc")}
+    methods["mib, weak"] = {"method": "mib", "mib": {"kd_weight": 1.0}}
+    table = benchmark_step(methods, str(recipe), tiny_folder, device="cpu")
     assert compiled
     assert all(compiled), "as in a long run"
-    assert [row[0] for row in table.rows] == ["ft", "mib", "ewc"]
+    assert [row[0] for row in table.rows] == ["ft", "mib", "ewc", "mib, weak"]
     assert table.rows[1][1:] == ["5.0", "1.00", "1.00"]
 
 
@@ -47,9 +49,9 @@ def test_an_untrained_teacher_finds_its_classes_in_the_share_asked_for(head: Hea
 
 def test_a_share_beyond_all_pixels_is_refused() -> None:
     with pytest.raises(InputError, match=r"--foreground 1\.5 is no share"):
-        benchmark_step(["mib"], foreground=1.5)
+        benchmark_step({"mib": {"method": "mib"}}, foreground=1.5)
 
 
 def test_a_single_step_is_refused() -> None:
     with pytest.raises(InputError, match="shapes/offline has a single step"):
-        benchmark_step(["mib"], "shapes/offline")
+        benchmark_step({"mib": {"method": "mib"}}, "shapes/offline")

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from incseg.losses import triton_support
 from incseg.losses.triton_support import Launch
 
 Call = Callable[..., Any]
@@ -19,9 +20,14 @@ class Compiled:
     def __init__(self, parameters: int, launched: list[Any]) -> None:
         self.src = SimpleNamespace(signature=dict.fromkeys(range(parameters)))
         self._launched = launched
+        self.function, self.packed_metadata = "function", "metadata"
 
     def __getitem__(self, grid: tuple[int, ...]) -> Call:
-        return lambda *arguments: self._launched.append(("direct", grid, arguments, {}))
+        return lambda *arguments: self._launched.append(("hooked", grid, arguments, {}))
+
+    def run(self, x: int, y: int, z: int, *rest: Any) -> None:
+        assert rest[:6] == ("stream of 7", self.function, self.packed_metadata, None, None, None)
+        self._launched.append(("direct", (x, y, z), rest[6:], {}))
 
 
 class Kernel:
@@ -41,8 +47,24 @@ class Kernel:
         return launch
 
     def ways(self) -> list[str]:
-        """Ordinary or direct, in order."""
+        """Ordinary, direct or hooked, in order."""
         return [way for way, *_ in self.launched]
+
+
+class Hooks:
+    """Launch hooks as Triton keeps them, in chains."""
+
+    def __init__(self, *hooks: Call) -> None:
+        self.calls = list(hooks)
+
+
+@pytest.fixture(autouse=True)
+def hooks(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Triton's settings of launches, without a hook."""
+    settings = SimpleNamespace(launch_enter_hook=Hooks(), launch_exit_hook=Hooks())
+    active = SimpleNamespace(get_current_device=lambda: 7, get_current_stream=lambda device: f"stream of {device}")
+    monkeypatch.setattr(triton_support, "_triton_runtime", lambda: (settings, SimpleNamespace(active=active)))
+    return settings
 
 
 @pytest.fixture
@@ -121,3 +143,21 @@ def test_what_cannot_be_launched_directly_is_always_launched_by_triton(compiled_
     launch(kernel, aligned())
     launch(kernel, aligned())
     assert kernel.ways() == ["ordinary", "ordinary"]
+
+
+@pytest.mark.parametrize("name", ["launch_enter_hook", "launch_exit_hook"])
+@pytest.mark.parametrize("hook", [Hooks(print), print], ids=["in a chain", "alone"])
+def test_profilers_hooks_are_called(kernel: Kernel, hooks: SimpleNamespace, name: str, hook: Any) -> None:
+    launch(kernel, aligned())
+    setattr(hooks, name, hook)
+    launch(kernel, aligned())
+    setattr(hooks, name, None)
+    launch(kernel, aligned())
+    assert kernel.ways() == ["ordinary", "hooked", "direct"]
+
+
+def test_another_triton_launches_its_compiled_kernels_itself(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_support, "_triton_runtime", lambda: None)
+    launch(kernel, aligned())
+    launch(kernel, aligned())
+    assert kernel.ways() == ["ordinary", "hooked"]

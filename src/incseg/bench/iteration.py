@@ -24,7 +24,7 @@ LONG_RUN = {"optim": {"epochs": 1_000_000}}  # only long runs are compiled, and 
 
 
 def benchmark_step(
-    methods: Sequence[str],
+    methods: Mapping[str, Mapping[str, Any]],
     recipe: str = "shapes/4-2/overlapped",
     data_root: Path | None = None,
     device: str = "auto",
@@ -34,7 +34,7 @@ def benchmark_step(
     """Time and memory of a training iteration at step 1, without data loading, for ``ft`` and each method.
 
     Args:
-        methods: methods or sums of methods.
+        methods: what to call each in the table, and what makes it: ``method``, and settings of its own by section.
         recipe: a protocol or recipe with at least two steps.
         data_root: folder of its dataset.
         device: ``cuda``, ``cpu`` or ``auto``.
@@ -45,11 +45,11 @@ def benchmark_step(
     foreground = FOREGROUND if foreground is None else foreground
     if not 0 <= foreground <= 1:
         raise InputError(f"--foreground {foreground} is no share of the pixels: give a number from 0 to 1.")
-    names = list(dict.fromkeys(["ft", *methods]))
+    methods = {"ft": {"method": "ft"}} | dict(methods)
     # A few batches are all that is loaded: no processes are started for them, and no images kept.
     layer = merge({"engine": {"accelerator": device}, "data": {"workers": 0, "cache": "none"}}, settings or {})
     layer = merge(layer, {"data": {"root": data_root}} if data_root else {})
-    configs = [load_recipe(recipe, merge(merge(layer, LONG_RUN), {"method": name})) for name in names]
+    configs = [load_recipe(recipe, merge(merge(layer, LONG_RUN), own)) for own in methods.values()]
     if Protocol.parse(configs[0].protocol).task == "offline":
         raise InputError(f"{recipe} has a single step: choose a protocol or recipe with at least two.")
     place, iterations = _prepared(configs, foreground)
@@ -57,7 +57,7 @@ def benchmark_step(
     times = median_milliseconds_in_turns(iterations, rounds=ROUNDS, repeats=BATCHES)
     rows = [
         [name, f"{time:.1f}", f"{time / times[0]:.2f}", "–" if extra is None else f"{extra / 2**30:.2f}"]
-        for name, time, extra in zip(names, times, memory, strict=True)
+        for name, time, extra in zip(methods, times, memory, strict=True)
     ]
     headers = ["method", "ms per iteration", "relative to ft", "extra memory, GiB"]
     note = (

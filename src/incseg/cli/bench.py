@@ -44,7 +44,8 @@ def bench(
         sizes: contrastive: numbers of anchor pixels (default: 2048 to 49152 on a GPU, 1024 to 4096 on a CPU).
         encoder: extend: of the DeepLab-v3 that is extended; elsewhere it is --model.encoder.
         device: where to measure.
-        method: step, train: the methods to compare with ft.
+        method: step, train: the methods to compare with ft; step: each with settings of its own if it is written in
+            quotes, as in "mib+ucd --ucd.teacher old+new".
         recipe: step, train, loader: the protocol or recipe that says network, crop and batch (default: of step
             shapes/4-2/overlapped, of the others generated photos of 500×375 pixels).
         data_root: step, train, loader: folder of its dataset.
@@ -75,5 +76,8 @@ def bench(
         Console().show(benchmark_loader(recipe, data_root, device, settings))
     else:
         from incseg.bench.iteration import benchmark_step
+        from incseg.cli.studies import entrant
 
-        Console().show(benchmark_step(method, recipe or STEP_RECIPE, data_root, device, settings, foreground))
+        entrants = map(entrant, method)
+        found = {each.written: {**each.settings, "method": each.method, "preset": each.presets} for each in entrants}
+        Console().show(benchmark_step(found, recipe or STEP_RECIPE, data_root, device, settings, foreground))

@@ -43,7 +43,8 @@ class Launch:
     Triton looks at every argument of every launch to find the compiled kernel that fits, which takes the host longer
     than a small kernel takes the device. Here most arguments are looked at once, when the object is made, and a
     compiled kernel that is known to fit is launched directly. Triton's settings (``triton.knobs``) thus act on
-    combinations that have not been launched before; profilers' launch hooks are called always.
+    combinations that have not been launched before; profilers' launch hooks are called always, and what they read is
+    put together only if there are any.
 
     Args:
         kernel: a ``triton.jit`` function whose parameters are buffers, then numbers, then compile-time constants.
@@ -68,7 +69,7 @@ class Launch:
         key = (_current_device(), *kinds, *[address % 16 == 0 for address in addresses])
         compiled = self._compiled.get(key)
         if compiled is not None:
-            compiled[self._grid](*addresses, *self._tail)
+            _launch(compiled, self._grid, (*addresses, *self._tail))
             return
         compiled = self._kernel[self._grid](*buffers, *self._numbers, **self._constants)
         if _takes(compiled, len(buffers) + len(self._tail)):
@@ -79,6 +80,34 @@ class Launch:
 def _compiled_kernels(kernel: Any, kinds: Hashable, constants: Hashable) -> dict[Hashable, Any]:  # noqa: ARG001
     """Compiled kernels by device and kinds of buffers; one dictionary for all launches that agree in the arguments."""
     return {}
+
+
+def _launch(compiled: Any, grid: tuple[int, ...], arguments: tuple[Any, ...]) -> None:
+    """``compiled[grid](*arguments)``, without what Triton prepares for launch hooks even where there are none."""
+    runtime = _triton_runtime()
+    if runtime is None or _has_hooks(runtime[0]) or not hasattr(compiled, "packed_metadata"):
+        compiled[grid](*arguments)
+        return
+    _, driver = runtime
+    stream = driver.active.get_current_stream(driver.active.get_current_device())
+    no_hooks = (None, None, None)  # what they would read, the one before a launch, the one after it
+    compiled.run(*grid, stream, compiled.function, compiled.packed_metadata, *no_hooks, *arguments)
+
+
+def _has_hooks(settings: Any) -> bool:
+    chains = settings.launch_enter_hook, settings.launch_exit_hook
+    return any(getattr(chain, "calls", chain) for chain in chains)
+
+
+@cache
+def _triton_runtime() -> tuple[Any, Any] | None:
+    """Triton's settings of launches, and its driver; None where this Triton has them elsewhere."""
+    try:
+        from triton import knobs  # noqa: PLC0415 - only where kernels run
+        from triton.runtime import driver  # noqa: PLC0415
+    except ImportError:
+        return None
+    return knobs.runtime, driver
 
 
 def _kind(number: float) -> Hashable:
