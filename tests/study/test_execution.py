@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from command_line import InThisProcess, run
+from incseg.cli.studies import entrant
 from incseg.console import Console
 from incseg.engine.cores import FIRST_STEP_THREADS
 from incseg.engine.journal import Journal
@@ -146,7 +147,7 @@ class MadeUpChildren(Children):
 def executed(
     folder: Path, jobs: int, methods: Sequence[str], **made_up: Any
 ) -> tuple[MadeUpChildren, list[PlannedRun]]:
-    entrants = [Entrant(method, written=method) for method in methods]
+    entrants = [entrant(method) for method in methods]
     schedule = plan_comparison(["demo"], entrants, seeds=[42, 43], out=folder).schedule
     children = MadeUpChildren(**made_up)
     pending = [run for run, _ in schedule.pending]
@@ -197,6 +198,20 @@ def test_one_that_shares_begins_while_the_other_trains_on(tmp_path: Path) -> Non
     children, _ = executed(tmp_path, 4, ["ft", "mib"])
     assert not any(children.more_threads), "another seed begins at once"
     assert children.started[2] == ("mib-seed42", "ft-seed42", ["ft-seed42", "ft-seed43"])
+
+
+@pytest.mark.parametrize("jobs", [1, 8])
+@pytest.mark.parametrize("trained", [[], ["mib"]], ids=["alone", "beside a trained head"])
+def test_heads_that_are_solved_in_several_ways_share_one_network_and_prefer_one_with_a_trained_head(
+    jobs: int, trained: list[str], tmp_path: Path
+) -> None:
+    solved = ["analytic", "analytic --analytic.width 256", "analytic --analytic.context 3"]
+    children, _ = executed(tmp_path, jobs, [*solved, *trained])
+    of_a_seed = [(name, source) for name, source, _ in children.started if "seed42" in name]
+    (provider, none), *others = of_a_seed
+    assert (provider.split("-")[0], none) == (trained[0] if trained else "analytic", "")
+    assert {source for _, source in others} == {provider}
+    assert len(others) == len(solved) + len(trained) - 1
 
 
 def test_where_the_first_one_fails_the_next_trains_its_own_step_0(

@@ -95,8 +95,8 @@ def _launch(compiled: Any, grid: tuple[int, ...], arguments: tuple[Any, ...]) ->
 
 
 def _has_hooks(settings: Any) -> bool:
-    chains = settings.launch_enter_hook, settings.launch_exit_hook
-    return any(getattr(chain, "calls", chain) for chain in chains)
+    before, after = settings.launch_enter_hook, settings.launch_exit_hook
+    return bool(getattr(before, "calls", before) or getattr(after, "calls", after))
 
 
 @cache

@@ -104,8 +104,8 @@ class Execution:
 
     def _next_ready(self) -> PlannedRun | None:
         """The first run whose step 0 is there, or is trained by none of those in training."""
-        in_training = {run.first_step for run, _ in self.places.values() if not run.has_first_step}
-        free = (run for run in self.waiting if run.has_first_step or not in_training & run.accepted_first_steps)
+        training = [run for run, _ in self.places.values() if not run.has_first_step]
+        free = (run for run in self.waiting if run.has_first_step or not any(map(run.can_begin_with, training)))
         return next(free, None)
 
     def _start(self, run: PlannedRun, place: int, number: int, total: int) -> Child:
@@ -119,15 +119,13 @@ class Execution:
         return self.children.start(command, log, share)
 
     def _available_first_step(self, run: PlannedRun) -> Path | None:
-        """Any finished step 0 that it accepts: the run planned to provide it may have failed."""
-        if run.has_first_step:
-            return None
-        others = (other for other in self.schedule.runs if other.first_step in run.accepted_first_steps)
-        return next((other.folder for other in others if other.has_first_step), None)
+        """A finished step 0 to begin with: the run planned to provide it may have failed, and another may have it."""
+        provider = self.schedule.provider(run)
+        return provider.folder if provider is not None and provider.has_first_step else None
 
     def _is_waited_for(self, run: PlannedRun) -> bool:
         """Whether no other run can begin before its step 0 is there."""
-        others = (other.has_first_step or run.first_step not in other.accepted_first_steps for other in self.waiting)
+        others = (other.has_first_step or not other.can_begin_with(run) for other in self.waiting)
         return not run.has_first_step and not any(others)
 
     def _share_of_the_machine(self, place: int, devices: int, *, waited_for: bool) -> dict[str, str]:

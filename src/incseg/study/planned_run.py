@@ -61,13 +61,24 @@ class PlannedRun:
 
     @cached_property
     def first_step(self) -> str:
-        """What its step 0 is: it can be used by every run that accepts this value."""
+        """What its step 0 is: runs with equal ones have the same network and the same head after it."""
         return first_step_identity(self.config)
 
     @cached_property
-    def accepted_first_steps(self) -> set[str]:
-        """What the step 0 of another run may be: the same, or the same without the head that this one solves on it."""
-        return {self.first_step, first_step_identity(self.config, solved=False)}
+    def trained_first_step(self) -> str:
+        """What the network of its step 0 is, whatever head is solved on it."""
+        return first_step_identity(self.config, solved=False)
+
+    @property
+    def solves(self) -> bool:
+        """Whether it gives the network of step 0 a head of its own, solved in closed form."""
+        return self.first_step != self.trained_first_step
+
+    def can_begin_with(self, other: "PlannedRun") -> bool:
+        """Whether the step 0 of another run is its own: a run that solves its head needs the network only."""
+        if self.solves:
+            return self.trained_first_step == other.trained_first_step
+        return self.first_step == other.first_step
 
     @property
     def has_first_step(self) -> bool:

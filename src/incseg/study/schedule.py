@@ -22,12 +22,13 @@ class Schedule:
     def provider(self, run: PlannedRun) -> PlannedRun | None:
         """The run whose step 0 a run starts from; None where it trains its own.
 
-        Of all that could provide it, the first that has it already, else the first whose step 0 most others can use.
+        Of all that could provide it, the first that has it already, else the first whose step 0 most others can use,
+        which is one with a head that was trained.
         """
         if run.has_first_step:
             return None
-        able = [other for other in self.runs if other.first_step in run.accepted_first_steps]
-        chosen = min(able, key=lambda other: (not other.has_first_step, len(other.accepted_first_steps)))
+        able = [other for other in self.runs if run.can_begin_with(other)]
+        chosen = min(able, key=lambda other: (not other.has_first_step, other.solves))
         return None if chosen is run else chosen
 
     def commands(self) -> Iterator[str]:

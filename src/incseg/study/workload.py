@@ -14,11 +14,11 @@ FORWARD = 1 / 3  # of an iteration: the backward pass takes twice as long
 def longest_first(runs: Sequence[PlannedRun], curricula: Sequence[Curriculum]) -> list[PlannedRun]:
     """The runs by what they still need, given the curriculum of each.
 
-    One that solves a head on its step 0 comes after all that do not: these can share theirs with it, it cannot.
+    One that solves a head on its step 0 comes after all that do not: it can begin with theirs, and they not with its.
     """
 
-    def priority(pair: tuple[PlannedRun, Curriculum]) -> tuple[int, float]:
-        return len(pair[0].accepted_first_steps), -remaining_work(*pair)
+    def priority(pair: tuple[PlannedRun, Curriculum]) -> tuple[bool, float]:
+        return pair[0].solves, -remaining_work(*pair)
 
     return [run for run, _ in sorted(zip(runs, curricula, strict=True), key=priority)]
 
