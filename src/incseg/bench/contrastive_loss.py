@@ -194,7 +194,7 @@ def plot(found: list[Measurement], device: torch.device, path: Path) -> None:
     """Time and memory over N, one line per implementation."""
     from matplotlib.figure import Figure  # noqa: PLC0415  (slow to import)
 
-    figure = Figure(figsize=(10, 4), layout="constrained")
+    figure = Figure(figsize=(11.5, 4), layout="constrained")
     time_axes, memory_axes = figure.subplots(1, 2)
     for name in dict.fromkeys(x.implementation for x in found):
         rows = [x for x in found if x.implementation == name and not x.skipped]
@@ -207,6 +207,6 @@ def plot(found: list[Measurement], device: torch.device, path: Path) -> None:
         axes.set_xticks(sizes, [str(n) for n in sizes], rotation=45)
         axes.minorticks_off()
         axes.grid(alpha=0.3)
-    time_axes.legend()
+    figure.legend(*time_axes.get_legend_handles_labels(), loc="outside right center")
     figure.suptitle(f"UCD loss, {hardware(device).name}")
     figure.savefig(path, dpi=120)
