@@ -1,6 +1,7 @@
 """Which precision a run has, and gradients under a loss scale."""
 
 import json
+import logging
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from lightning.fabric.plugins import MixedPrecision
 
 from incseg.config import EngineConfig, RunConfig, from_yaml
 from incseg.engine import precision
-from incseg.engine.assembly import train
+from incseg.engine.assembly import launch, train
 from incseg.engine.checkpoint import Checkpoint
 from incseg.engine.precision import load_scale, lower_scale, precision_here, scale_state, unscale
 from incseg.errors import InputError
@@ -118,3 +119,12 @@ def test_without_a_scale_nothing_is_done() -> None:
     assert not lower_scale(fabric)
     load_scale(fabric, {"scale": 2.0})
     assert scale_state(fabric) == {}
+
+
+def test_lightnings_remarks_on_the_precision_are_not_shown(
+    quick_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = list[str]()
+    monkeypatch.setattr(logging.Logger, "callHandlers", lambda _, record: said.append(record.getMessage()))
+    launch(quick_config("ft", engine={"accelerator": "cpu", "precision": "bf16-mixed"}))
+    assert not said

@@ -1,6 +1,7 @@
 """Build a trainer from a configuration, and run it."""
 
 import copy
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -55,6 +56,8 @@ def launch(config: RunConfig) -> Fabric:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when CUDA starts
         torch.use_deterministic_algorithms(True, warn_only=True)
     several, precision = engine.devices * engine.nodes > 1, precision_here(engine)
+    for name in ("lightning.fabric", "lightning.pytorch"):  # advice on settings that are ours, and what they are
+        logging.getLogger(name).setLevel(logging.WARNING)
     try:
         fabric = Fabric(
             accelerator=engine.accelerator,
