@@ -84,30 +84,35 @@ WHOLE = "analytic --analytic.crops 0 --analytic.mirrored true"
 SEEN = [WHOLE, f"{WHOLE} --analytic.context 0"]
 # Other features for the closed form to begin with: shaped by UCD's contrast at step 0, or by a yes or no per class.
 SHAPED = ["pixel+analytic --pixel.from-the-start true", "dkd+analytic"]
+JOINT, ONE_CLASS, LITE = "voc/offline", "voc/19-1/overlapped", "tu-tf_efficientnet_lite0"
 MAIN = ["mib", "mib+ucd", "plop", "plop+ucd", "analytic"]
 LATER = ["star", "dkd", "rcil", "mib+ewf", "mbs", "mib+nest"]
 
 STUDIES = (
-    Study("who is ahead", [MANY, FEW], [*MAIN, "ucd", "ucd --ucd.weight 0.0", *LATER]),
+    Study("who is ahead", [MANY, FEW], ["ft", *MAIN, "ucd", "ucd --ucd.weight 0.0", *LATER]),
     Study("what of its gain is the frozen head", [MANY], [FROZEN, f"{FROZEN} --ucd.weight 0.0"]),
     Study("a remedy: more weight", [MANY, FEW], [f"mib+ucd --ucd.weight {value}" for value in (0.1, 1.0)]),
+    Study("does UCD help", [MANY], ["plop"], THREE),
+    Study("the closed form", [MANY, FEW], ["analytic", WIDE], THREE),
+    Study("the upper reference", [JOINT], ["ft"], THREE),
+    Study("before it", [MANY, FEW], ["lwf", "ilt"]),
+    Study("the paper's ablation", [DISJOINT], ["mib", "ft", "plop", "analytic", *ABLATIONS["contrast"]]),
+    Study("ten steps", [TEN], ["mib", "analytic", WIDE]),
+    Study("one new class", [ONE_CLASS], ["mib", "ft", "mib+ucd", "plop", "analytic"]),
     Study("does UCD help", [MANY, FEW], MAIN, THREE),
-    Study("what the closed form sees", [MANY, FEW], ["analytic", WIDE, *SEEN], THREE),
-    Study("the upper reference", ["voc/offline"], ["ft"]),
-    Study("before it", [MANY, FEW], ["ft", "lwf", "ilt"]),
-    Study("the paper's ablation", [DISJOINT], ["mib", "plop", "analytic", *ABLATIONS["contrast"]]),
-    Study("unknown objects", [MANY, FEW], ["ssul"]),
-    Study("wider, and other features", [MANY, FEW], [WIDE, *SHAPED]),
-    Study("UCD and later methods", [MANY, FEW], ["star+ucd", "dkd+ucd"]),
-    *(Study(f"UCD: {name}", [DISJOINT], tried) for name, tried in ABLATIONS.items() if name != "contrast"),
-    Study("one new class", ["voc/19-1/overlapped"], ["mib", "mib+ucd", "plop", "analytic"]),
-    Study("ten steps", [TEN], ["mib", "analytic", WIDE, *SEEN, "mib+ucd", "plop"]),
+    Study("another encoder", [MANY], ["mib", "analytic"], ONE, LITE),
+    Study("another encoder: the upper reference", [JOINT], ["ft"], ONE, LITE),
     Study("with a step 0 of their own", [MANY, FEW], ["mib+ucd --ucd.released true", "sdr", "mib+sdr"]),
-    Study("another encoder", [MANY], ["mib", "mib+ucd", "plop", "analytic"], ONE, "tu-tf_efficientnet_lite0"),
+    Study("ten steps: trained", [TEN], ["ft", "mib+ucd", "plop"]),
+    *(Study(f"UCD: {name}", [DISJOINT], tried) for name, tried in ABLATIONS.items() if name != "contrast"),
     Study("the frozen head again", [MANY], [FROZEN, f"{FROZEN} --ucd.weight 0.0"], THREE),
+    Study("another encoder: trained", [MANY], ["mib+ucd", "plop"], ONE, LITE),
+    Study("unknown objects", [MANY, FEW], ["ssul"]),
+    Study("what the closed form sees", [MANY, FEW], SEEN, THREE),
+    Study("other features", [MANY, FEW], SHAPED),
+    Study("UCD and later methods", [MANY, FEW], ["star+ucd", "dkd+ucd"]),
     Study("later methods again", [MANY, FEW], ["star", "dkd"], THREE),
     Study("the ablation again", [DISJOINT], ["mib", "plop", "analytic", *ABLATIONS["contrast"]], THREE),
-    Study("the upper reference again", ["voc/offline"], ["ft"], THREE),
     Study("ten steps again", [TEN], ["mib", "analytic"], THREE),
     Study("UCD: batch size", [DISJOINT], [f"{name} --optim.batch-size 12" for name in ("mib", "mib+ucd")]),
 )
