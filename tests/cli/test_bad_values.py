@@ -80,6 +80,8 @@ def test_wandb_without_a_key_is_refused_before_the_run_has_begun(
     [
         (["bench", "contrastive", "--sizes", "99999999999", "--device", "cpu"], "at most 1048576 anchor pixels"),
         (["bench", "contrastive", "--sizes", "-5", "--device", "cpu"], "too small to measure"),
+        (["bench", "step", "--method", 'mib "'], "--method cannot be 'mib \"': a quotation mark is missing"),
+        (["bench", "step", "--method", "mib --mib.nope 1"], "there is no setting 'mib.nope'"),
         (["train", "shapes/4-2", "--data-root", "."], "has no folder: leave --data-root out"),
         (["data", "split", "shapes/4-2", "--data-root", "."], "has no folder: leave --data-root out"),
         (["train", "x" * 3000], "is not a protocol"),

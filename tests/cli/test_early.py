@@ -25,6 +25,7 @@ REFUSED = [
     "statistics a --data b", "compare nowhere.yaml --methods mib", "compare demo --methods mib nope", "compare demo",
     "import nowhere --classes c --out d", "data check nope", "data check folder --data-root nowhere",
     "data split voc/15-5/overlapped --data-root nowhere", "bench nope",
+    "bench step --method nope", "bench step --method mib+plop", "bench step --recipe nowhere.yaml",
     "train shapes/4-9/overlapped", "train shapes/4-2/overlapped --method mib+mib", "train folder/2-1 --data-root data",
     "train shapes/4-2/overlapped --optim.batch-size 1", "train shapes/4-2/overlapped --out file",
     "train shapes/4-2/overlapped --out run", "train shapes/4-2/overlapped --first-step data",

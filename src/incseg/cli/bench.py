@@ -1,16 +1,21 @@
 """``incseg bench``."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 
 from incseg.cli.arguments import OptionalFolder, takes_settings
+from incseg.cli.early import refuse_methods
 from incseg.config import Layer
 from incseg.console import Console
 from incseg.errors import InputError
 
 STEP_RECIPE = "shapes/4-2/overlapped"
+
+if TYPE_CHECKING:
+    from incseg.study.comparison_plan import Entrant
 
 
 @takes_settings("data.crop_size", "data.cache", "data.workers", "model.", "optim.batch_size", "engine.")
@@ -75,9 +80,18 @@ def bench(
 
         Console().show(benchmark_loader(recipe, data_root, device, settings))
     else:
-        from incseg.bench.iteration import benchmark_step
-        from incseg.cli.studies import entrant
+        chosen = recipe or STEP_RECIPE
+        refuse_methods([chosen], lambda: _entrants(method), settings or {}, trust=False)
 
-        entrants = map(entrant, method)
-        found = {each.written: {**each.settings, "method": each.method, "preset": each.presets} for each in entrants}
-        Console().show(benchmark_step(found, recipe or STEP_RECIPE, data_root, device, settings, foreground))
+        from incseg.bench.iteration import benchmark_step
+
+        found = {
+            each.written: {**each.settings, "method": each.method, "preset": each.presets} for each in _entrants(method)
+        }
+        Console().show(benchmark_step(found, chosen, data_root, device, settings, foreground))
+
+
+def _entrants(methods: Sequence[str]) -> "list[Entrant]":
+    from incseg.cli.studies import entrant
+
+    return [entrant(text, option="--method") for text in methods]

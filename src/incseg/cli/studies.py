@@ -125,23 +125,23 @@ def compare(
         _run(plan, Console(), jobs)
 
 
-def _words(text: str) -> list[str]:
+def _words(text: str, option: str = "--methods") -> list[str]:
     """A method and what follows its name."""
     try:
         words = shlex.split(text)
     except ValueError:
-        raise InputError(f"--methods cannot be '{text}': a quotation mark is missing.") from None
+        raise InputError(f"{option} cannot be '{text}': a quotation mark is missing.") from None
     if not words:
-        raise InputError(f"--methods cannot be '{text}': each begins with the name of a method, as in mib+ucd.")
+        raise InputError(f"{option} cannot be '{text}': each begins with the name of a method, as in mib+ucd.")
     return words
 
 
-def entrant(text: str, presets: tuple[str, ...] = ()) -> "Entrant":
+def entrant(text: str, presets: tuple[str, ...] = (), option: str = "--methods") -> "Entrant":
     """A method and what is written after its name, which is read as ``incseg train`` reads it."""
     from incseg.study.comparison_plan import Entrant
 
-    method, *rest = _words(text)
-    own = read_arguments(_own_settings, rest, f"--methods '{text}'")
+    method, *rest = _words(text, option)
+    own = read_arguments(_own_settings, rest, f"{option} '{text}'")
     return Entrant(method, own["settings"], (*presets, *own["preset"]), text)
 
 
