@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from incseg.losses import triton_support
-from incseg.losses.triton_support import Launch
+from incseg.losses.triton_support import Launch, builds
 
 Call = Callable[..., Any]
 
@@ -161,3 +161,15 @@ def test_another_triton_launches_its_compiled_kernels_itself(kernel: Kernel, mon
     launch(kernel, aligned())
     launch(kernel, aligned())
     assert kernel.ways() == ["ordinary", "hooked"]
+
+
+def test_kernels_that_can_be_built_but_not_launched_directly_are_not_used(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def of_another_triton(*_: Any) -> None:
+        raise TypeError("run() takes other arguments")
+
+    monkeypatch.setattr(Compiled, "run", of_another_triton)
+    with pytest.warns(UserWarning, match="slow, since Triton fails here"):
+        assert not builds(lambda: launch(kernel, aligned()), "slow")
+    assert kernel.ways() == ["ordinary"]

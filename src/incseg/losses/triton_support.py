@@ -24,12 +24,13 @@ def runs_triton(tensor: Tensor) -> bool:
 
 
 def builds(kernels: Callable[[], object], consequence: str) -> bool:
-    """Whether Triton can build the kernels that a call needs; it wants a C compiler, among other things.
+    """Whether Triton can build and launch the kernels that a call needs; it wants a C compiler, among other things.
 
     If not, that is said with what follows from it; whoever asks remembers the answer.
     """
     try:
         kernels()
+        kernels()  # launched directly now, in a way that another Triton may not know
     except Exception as error:  # whatever keeps a compiler from working
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         warnings.warn(f"{consequence}, since Triton fails here ({reason})", stacklevel=3)
