@@ -101,22 +101,43 @@ def test_a_comparison_is_stopped_resumed_survives_a_failing_run_and_ends_in_numb
 
 @dataclass
 class MadeUpChild:
-    """A run that finishes step 0 at its second look, and ends at its fourth."""
+    """A run that trains step 0 until its second look, or copies it at the first, and ends at its fourth.
+
+    One that solves its head first takes the scores of what it copied away, and at its third look has its own.
+    """
 
     folder: Path
     fails: bool
+    source: Path | None = None
     code: int | None = None
     looks: int = 0
+
+    def __post_init__(self) -> None:
+        self._solves = self.folder.name.startswith("analytic")
+        self._begins_with_one = self.source is not None or self._scores.exists()
+
+    @property
+    def _scores(self) -> Path:
+        return self.folder / "step-0" / "scores.json"
 
     @property
     def exitcode(self) -> int | None:
         self.looks += 1
-        if self.looks == 2 and not self.fails:
-            (self.folder / "step-0").mkdir(parents=True)
-            (self.folder / "step-0" / "scores.json").touch()
+        if self.looks == 1 and self.source is not None:
+            self.fails |= not (self.source / "step-0" / "scores.json").exists()
+        if not self.fails:
+            self._work()
         if self.looks == 4:
             self.code = 1 if self.fails else 0
         return self.code
+
+    def _work(self) -> None:
+        replaces = self._solves and self._begins_with_one
+        if self.looks == (1 if self._begins_with_one else 2) or (self.looks == 3 and replaces):
+            self._scores.parent.mkdir(parents=True, exist_ok=True)
+            self._scores.touch()
+        if self.looks == 2 and replaces:
+            self._scores.unlink()
 
 
 @dataclass
@@ -140,17 +161,18 @@ class MadeUpChildren(Children):
         beside = [child.folder.name for child in self.children if child.code is None]
         self.more_threads.append(FIRST_STEP_THREADS in environment)
         self.started.append((folder.name, Path(options.get("--first-step", "")).name, beside))
-        self.children.append(MadeUpChild(folder, folder.name in self.failing))
+        source = Path(options["--first-step"]) if "--first-step" in options else None
+        self.children.append(MadeUpChild(folder, folder.name in self.failing, source))
         return self.children[-1]
 
 
 def executed(
-    folder: Path, jobs: int, methods: Sequence[str], **made_up: Any
+    folder: Path, jobs: int, methods: Sequence[str], *, in_order: bool = False, **made_up: Any
 ) -> tuple[MadeUpChildren, list[PlannedRun]]:
     entrants = [entrant(method) for method in methods]
     schedule = plan_comparison(["demo"], entrants, seeds=[42, 43], out=folder).schedule
     children = MadeUpChildren(**made_up)
-    pending = [run for run, _ in schedule.pending]
+    pending = list(schedule.runs) if in_order else [run for run, _ in schedule.pending]
     console = Console()
     return children, Execution(Schedule(schedule.runs), console, jobs, children, pending, LatestLines(console)).run()
 
@@ -200,18 +222,42 @@ def test_one_that_shares_begins_while_the_other_trains_on(tmp_path: Path) -> Non
     assert children.started[2] == ("mib-seed42", "ft-seed42", ["ft-seed42", "ft-seed43"])
 
 
-@pytest.mark.parametrize("jobs", [1, 8])
+SOLVED = ["analytic", "analytic --analytic.width 256", "analytic --analytic.context 3"]
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 8])
 @pytest.mark.parametrize("trained", [[], ["mib"]], ids=["alone", "beside a trained head"])
+@pytest.mark.parametrize("in_order", [False, True])
 def test_heads_that_are_solved_in_several_ways_share_one_network_and_prefer_one_with_a_trained_head(
-    jobs: int, trained: list[str], tmp_path: Path
+    jobs: int, trained: list[str], in_order: bool, tmp_path: Path
 ) -> None:
-    solved = ["analytic", "analytic --analytic.width 256", "analytic --analytic.context 3"]
-    children, _ = executed(tmp_path, jobs, [*solved, *trained])
-    of_a_seed = [(name, source) for name, source, _ in children.started if "seed42" in name]
-    (provider, none), *others = of_a_seed
+    children, failed = executed(tmp_path, jobs, [*SOLVED, *trained], in_order=in_order)
+    assert not failed
+    (provider, none), *others = [(name, source) for name, source, _ in children.started if "seed42" in name]
     assert (provider.split("-")[0], none) == (trained[0] if trained else "analytic", "")
     assert {source for _, source in others} == {provider}
-    assert len(others) == len(solved) + len(trained) - 1
+    assert len(others) == len(SOLVED) + len(trained) - 1
+
+
+def test_where_step_0_is_there_all_that_share_it_begin_at_once(tmp_path: Path) -> None:
+    executed(tmp_path, 1, ["mib"])
+    children, failed = executed(tmp_path, 8, [*SOLVED, "mib"])
+    assert not failed
+    assert [len(beside) for *_, beside in children.started] == list(range(8))
+    sources = [source for name, source, _ in children.started if name.startswith("analytic")]
+    assert sources == ["mib-seed42", "mib-seed43"] * 3
+
+
+def test_nothing_begins_with_a_step_0_whose_head_is_being_replaced(tmp_path: Path) -> None:
+    (tmp_path / "demo" / "analytic-seed42" / "step-0").mkdir(parents=True)  # copied, and stopped before it was solved
+    (tmp_path / "demo" / "analytic-seed42" / "step-0" / "scores.json").touch()
+    children, failed = executed(tmp_path, 8, SOLVED)
+    assert not failed
+    started = {name: (source, beside) for name, source, beside in children.started}
+    assert started["analytic-seed42"][0] == ""
+    source, beside = started["analytic,analytic.width=256-seed42"]
+    assert source == "analytic-seed42"
+    assert source not in beside
 
 
 def test_where_the_first_one_fails_the_next_trains_its_own_step_0(

@@ -38,7 +38,7 @@ def execute(schedule: Schedule, console: Console, jobs: int = 1, *, in_order: bo
     """Train the runs that are not done yet, up to ``jobs`` at once; returns those that failed.
 
     Of several at once the longest begin first, so that none is left alone at the end; with ``in_order`` those that come
-    first in the schedule do, as far as the step 0 that they begin with is there.
+    first in the schedule do, after those that train the step 0 that they begin with.
     """
     pending = [run for run in schedule.runs if not run.is_done] if in_order else [run for run, _ in schedule.pending]
     curricula = check_data(pending, console)
@@ -85,6 +85,8 @@ class Execution:
     waiting: list[PlannedRun]
     latest: LatestLines
     places: dict[int, tuple[PlannedRun, Child]] = field(default_factory=dict)
+    replacing: set[Path] = field(default_factory=set)
+    """Folders of runs in training that give a head of their own to a step 0 that was there, and score it again."""
     failed: list[PlannedRun] = field(default_factory=list)
 
     def run(self) -> list[PlannedRun]:
@@ -103,25 +105,39 @@ class Execution:
         return self.failed
 
     def _next_ready(self) -> PlannedRun | None:
-        """The first run whose step 0 is there, or is trained by none of those in training."""
-        training = [run for run, _ in self.places.values() if not run.has_first_step]
-        free = (run for run in self.waiting if run.has_first_step or not any(map(run.can_begin_with, training)))
-        return next(free, None)
+        """The first run whose step 0 is there, or comes from none of those in training.
+
+        Before one that solves its head begins with a training, a run whose trained head it can begin with does.
+        """
+        ready = next(filter(self._can_begin, self.waiting), None)
+        if ready is None or not ready.solves or ready.has_first_step or self._first_step_for(ready):
+            return ready
+        able = (other for other in self.waiting if not other.solves and ready.can_begin_with(other))
+        return next(able, ready)
+
+    def _can_begin(self, run: PlannedRun) -> bool:
+        if run.has_first_step or self._first_step_for(run):
+            return True
+        return not any(run.can_begin_with(other) for other, _ in self.places.values())
+
+    def _first_step_for(self, run: PlannedRun) -> Path | None:
+        """The finished step 0 of any other run to begin with; that planned to provide it may have failed."""
+        able = (other for other in self.schedule.runs if run.can_begin_with(other) and other.has_first_step)
+        lasting = [other for other in able if other.folder not in self.replacing]
+        return min(lasting, key=lambda other: other.solves).folder if lasting else None
 
     def _start(self, run: PlannedRun, place: int, number: int, total: int) -> Child:
         asked = ["--quiet"] * self.console.results_only + ["--progress", "json"] * self.console.in_lines
-        command = [*run.arguments(self._available_first_step(run)), *asked]
+        first_step = None if run.has_first_step else self._first_step_for(run)
+        if run.solves and (first_step or run.has_first_step):
+            self.replacing.add(run.folder)
+        command = [*run.arguments(first_step), *asked]
         log = _log_of(run) if self.jobs > 1 else None
         beside = f" (what it says: {log})" if log else ""
         self.console.mention(f"run {number} of {total}: incseg {shlex.join(command)}{beside}")
         waited_for = number == 1 and self._is_waited_for(run)
         share = self._share_of_the_machine(place, run.config.engine.devices, waited_for=waited_for)
         return self.children.start(command, log, share)
-
-    def _available_first_step(self, run: PlannedRun) -> Path | None:
-        """A finished step 0 to begin with: the run planned to provide it may have failed, and another may have it."""
-        provider = self.schedule.provider(run)
-        return provider.folder if provider is not None and provider.has_first_step else None
 
     def _is_waited_for(self, run: PlannedRun) -> bool:
         """Whether no other run can begin before its step 0 is there."""
@@ -141,6 +157,7 @@ class Execution:
         ended = {place: code for place, (_, child) in self.places.items() if (code := child.exitcode) is not None}
         for place, code in ended.items():
             run, _ = self.places.pop(place)
+            self.replacing.discard(run.folder)
             if code == Stopped.EXIT_CODE or (code != 0 and self.children.asked_to_stop):  # some end before they listen
                 raise _stopped()
             if code != 0:

@@ -75,7 +75,7 @@ class PlannedRun:
         return self.first_step != self.trained_first_step
 
     def can_begin_with(self, other: "PlannedRun") -> bool:
-        """Whether the step 0 of another run is its own: a run that solves its head needs the network only."""
+        """Whether the step 0 of another run can serve as its own; a run that solves its head needs the network only."""
         if self.solves:
             return self.trained_first_step == other.trained_first_step
         return self.first_step == other.first_step

@@ -22,8 +22,8 @@ class Schedule:
     def provider(self, run: PlannedRun) -> PlannedRun | None:
         """The run whose step 0 a run starts from; None where it trains its own.
 
-        Of all that could provide it, the first that has it already, else the first whose step 0 most others can use,
-        which is one with a head that was trained.
+        Of all that could provide it, one that has it already, else any; of these the first whose head is trained, since
+        most others can use that, or the first.
         """
         if run.has_first_step:
             return None
