@@ -82,6 +82,8 @@ def test_wandb_without_a_key_is_refused_before_the_run_has_begun(
         (["bench", "contrastive", "--sizes", "-5", "--device", "cpu"], "too small to measure"),
         (["bench", "step", "--method", 'mib "'], "--method cannot be 'mib \"': a quotation mark is missing"),
         (["bench", "step", "--method", "mib --mib.nope 1"], "there is no setting 'mib.nope'"),
+        (["bench", "step", "--method", "mib --engine.precision 32-true"], "give it outside the quotes"),
+        (["bench", "step", "--method", "mib", "--ucd.weight", "1"], "neither a section of the settings nor a method"),
         (["train", "shapes/4-2", "--data-root", "."], "has no folder: leave --data-root out"),
         (["data", "split", "shapes/4-2", "--data-root", "."], "has no folder: leave --data-root out"),
         (["train", "x" * 3000], "is not a protocol"),

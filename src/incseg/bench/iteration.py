@@ -49,7 +49,7 @@ def benchmark_step(
     # A few batches are all that is loaded: no processes are started for them, and no images kept.
     layer = merge({"engine": {"accelerator": device}, "data": {"workers": 0, "cache": "none"}}, settings or {})
     layer = merge(layer, {"data": {"root": data_root}} if data_root else {})
-    configs = [load_recipe(recipe, merge(merge(layer, LONG_RUN), own)) for own in methods.values()]
+    configs = [load_recipe(recipe, merge(merge(layer, own), LONG_RUN)) for own in methods.values()]
     if Protocol.parse(configs[0].protocol).task == "offline":
         raise InputError(f"{recipe} has a single step: choose a protocol or recipe with at least two.")
     place, iterations = _prepared(configs, foreground)

@@ -8,11 +8,12 @@ import tyro
 
 from incseg.cli.arguments import OptionalFolder, takes_settings
 from incseg.cli.early import refuse_methods
-from incseg.config import Layer
+from incseg.config import Layer, merge
 from incseg.console import Console
 from incseg.errors import InputError
 
 STEP_RECIPE = "shapes/4-2/overlapped"
+OF_THE_MACHINE = {"accelerator", "devices", "nodes", "precision"}  # settings of the engine that methods share
 
 if TYPE_CHECKING:
     from incseg.study.comparison_plan import Entrant
@@ -80,18 +81,30 @@ def bench(
 
         Console().show(benchmark_loader(recipe, data_root, device, settings))
     else:
-        chosen = recipe or STEP_RECIPE
-        refuse_methods([chosen], lambda: _entrants(method), settings or {}, trust=False)
+        chosen, settings = recipe or STEP_RECIPE, settings or {}
+        refuse_methods([chosen], lambda: _entrants(method), settings, trust=False)
 
         from incseg.bench.iteration import benchmark_step
+        from incseg.study.planned_run import settings_for
 
-        found = {
-            each.written: {**each.settings, "method": each.method, "preset": each.presets} for each in _entrants(method)
+        measured = {
+            each.written: {
+                **merge(settings_for(each.method, settings), each.settings),
+                "method": each.method,
+                "preset": each.presets,
+            }
+            for each in _entrants(method)
         }
-        Console().show(benchmark_step(found, chosen, data_root, device, settings, foreground))
+        shared = settings_for("ft", settings)
+        Console().show(benchmark_step(measured, chosen, data_root, device, shared, foreground))
 
 
 def _entrants(methods: Sequence[str]) -> "list[Entrant]":
     from incseg.cli.studies import entrant
 
-    return [entrant(text, option="--method") for text in methods]
+    found = [entrant(text, option="--method") for text in methods]
+    for each in found:
+        if alone := OF_THE_MACHINE & set(each.settings.get("engine", {})):
+            name = f"--engine.{min(alone)}"
+            raise InputError(f"{name} in --method '{each.written}' is that of all methods: give it outside the quotes.")
+    return found

@@ -56,7 +56,7 @@ def launch(config: RunConfig) -> Fabric:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when CUDA starts
         torch.use_deterministic_algorithms(True, warn_only=True)
     several, precision = engine.devices * engine.nodes > 1, precision_here(engine)
-    for name in ("lightning.fabric", "lightning.pytorch"):  # advice on settings that are ours, and what they are
+    for name in ("lightning.fabric", "lightning.pytorch"):  # or each start says, and advises on, a precision we choose
         logging.getLogger(name).setLevel(logging.WARNING)
     try:
         fabric = Fabric(

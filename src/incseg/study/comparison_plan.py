@@ -93,6 +93,7 @@ def plan_comparison(
 
 def check_methods(recipes: Sequence[str], entrants: Sequence[Entrant], settings: Settings, *, trust: bool) -> None:
     """Refuse entrants whose methods cannot be; nothing but names and settings is looked at."""
+    refuse_unused(settings, [entrant.method for entrant in entrants], "that is compared")
     for recipe, entrant in itertools.product(recipes, entrants):
         _run(recipe, entrant, 0, settings, {}, Path(), trust).check_method()
 
