@@ -81,22 +81,31 @@ def bench(
 
         Console().show(benchmark_loader(recipe, data_root, device, settings))
     else:
-        chosen, settings = recipe or STEP_RECIPE, settings or {}
-        refuse_methods([chosen], lambda: _entrants(method), settings, trust=False)
+        _bench_step(method, recipe or STEP_RECIPE, data_root, device, settings or {}, foreground)
 
-        from incseg.bench.iteration import benchmark_step
-        from incseg.study.planned_run import settings_for
 
-        measured = {
-            each.written: {
-                **merge(settings_for(each.method, settings), each.settings),
-                "method": each.method,
-                "preset": each.presets,
-            }
-            for each in _entrants(method)
+def _bench_step(
+    methods: Sequence[str],
+    recipe: str,
+    data_root: Path | None,
+    device: str,
+    settings: Layer,
+    foreground: float | None,
+) -> None:
+    refuse_methods([recipe], lambda: _entrants(methods), settings, trust=False)
+
+    from incseg.bench.iteration import benchmark_step
+    from incseg.study.planned_run import settings_for
+
+    measured = {
+        each.written: {
+            **merge(settings_for(each.method, settings), each.settings),
+            "method": each.method,
+            "preset": each.presets,
         }
-        shared = settings_for("ft", settings)
-        Console().show(benchmark_step(measured, chosen, data_root, device, shared, foreground))
+        for each in _entrants(methods)
+    }
+    Console().show(benchmark_step(measured, recipe, data_root, device, settings_for("ft", settings), foreground))
 
 
 def _entrants(methods: Sequence[str]) -> "list[Entrant]":
