@@ -4,16 +4,19 @@ import copy
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from incseg.config import RunConfig
 from incseg.engine.assembly import build, launch, train
 from incseg.engine.machine import enough_memory, savings
 from incseg.errors import InputError, TrainingError
+from incseg.models.easing import DilatedConv2d, Enlarging
 
 MakeConfig = Callable[..., RunConfig]
 
@@ -141,3 +144,26 @@ def test_all_that_a_run_trains_on_is_counted(quick_config: MakeConfig, tmp_path:
     trainer = build(config, tmp_path, launch(config))
     first, *later = (len(images) for images in trainer.curriculum.indices)
     assert trainer.iterations.pixels == (3 * first + 2 * sum(later)) * config.data.crop_size**2
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_cpu_computes_in_other_ways_than_pytorch_only_where_it_may(
+    compiled: bool, quick_config: MakeConfig, tmp_path: Path
+) -> None:
+    config = quick_config("mib", engine={"accelerator": "cpu", "compile": compiled})
+    trainer = build(config, tmp_path, launch(config))
+    trainer.prepare(trainer.curriculum.steps[0])
+    run = trainer.prepare(trainer.curriculum.steps[1])
+    assert run.context.teacher is not None
+    networks = {"student": trainer.student, "teacher": run.context.teacher}
+    quick: dict[str, bool] = {}
+    for name, network in networks.items():
+        network.decoder.register_forward_pre_hook(partial(_note_easing, quick, name))
+    trainer.iterations.train_on(run, next(iter(trainer.data.batches(run.step, run.images, epochs=1))), 0)
+    assert quick == {"student": compiled, "teacher": compiled}
+    for network in networks.values():
+        assert not any(isinstance(module, DilatedConv2d | Enlarging) for module in network.modules())
+
+
+def _note_easing(found: dict[str, bool], name: str, decoder: nn.Module, _: object) -> None:
+    found[name] = any(isinstance(module, DilatedConv2d | Enlarging) for module in decoder.modules())

@@ -1,6 +1,7 @@
 """One iteration of training: forward passes, losses, backward, and an update of the parameters that is finite."""
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +18,7 @@ from incseg.engine.step_run import StepRun
 from incseg.errors import InputError
 from incseg.methods import Context, Method
 from incseg.models import Segmenter
-from incseg.models.enlarging import ease_enlarging
+from incseg.models.easing import eased
 from incseg.seeding import seed_from
 
 
@@ -44,8 +45,6 @@ class Iterations:
         wanted = {"with_stages": self.method.needs_stages, "with_raw_stages": self.method.needs_raw_stages}
         compiled = self.pixels >= COMPILED_FROM * self.fabric.world_size
         captured = quick and not engine.recompute
-        if engine.compile:
-            ease_enlarging(context.student)
         student = student_network(
             context.student, shape, self.fabric,
             quick=captured, compiled=compiled, recompute=engine.recompute, **wanted,
@@ -65,6 +64,16 @@ class Iterations:
 
     def train_on(self, run: StepRun, batch: Batch, iteration: int) -> dict[str, Tensor]:
         """One iteration; returns the loss terms."""
+        with self._eased(run.context):
+            return self._update(run, batch, iteration)
+
+    def _eased(self, context: Context) -> AbstractContextManager[None]:
+        """The networks of a step as a CPU computes them quickest, unless plain PyTorch is asked for."""
+        if not self.config.engine.compile or self.fabric.device.type != "cpu":
+            return nullcontext()
+        return eased(*filter(None, (context.student, context.teacher)))
+
+    def _update(self, run: StepRun, batch: Batch, iteration: int) -> dict[str, Tensor]:
         step, student, optimizer = run.step, run.context.student, run.guard.optimizer
         torch.manual_seed(seed_from(self.config.seed, step.index, iteration, self.fabric.global_rank))
         rate = self.config.optim.learning_rate_at(step.index, iteration / run.iterations)

@@ -15,7 +15,6 @@ from incseg.models.activations import last_activations, make_leaky, recorded_inp
 from incseg.models.branched import BranchedHead
 from incseg.models.closed_form import ClosedFormHead, FeatureLayout
 from incseg.models.decoders import OURS
-from incseg.models.dilation import ease_dilation
 from incseg.models.heads import Head, SigmoidHead, SoftmaxHead, TrainedHead
 from incseg.sizes import STRIDE
 
@@ -86,7 +85,6 @@ class Segmenter(nn.Module):
         if architecture.activation == "leaky":
             for encoder in filter(None, (self.encoder, self.original)):
                 make_leaky(encoder)
-        ease_dilation(self)
         self._last_activations: list[str | None] = []
         channels = _embedding_channels(whole.segmentation_head)
         self.classifier: Head = (
