@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from incseg.loading import CentreCrop, TrainingTransform
 from incseg.metrics import confusion_matrix, intersection_over_union, mean
 from incseg.models import Segmenter
 from incseg.models.closed_form import FeatureLayout, RandomFeatures, Statistics, class_shares, complete_background
+from incseg.models.decoders import SummedDeepLab
 from incseg.models.segmenter import padded_images
 from incseg.models.storage import load_model
 from incseg.protocol import IGNORE, Setting, Step, steps
@@ -33,44 +34,55 @@ from incseg.seeding import seed_from
 
 FOREGROUND = 20
 BATCH = 32
-SETTINGS = [
+SETTINGS: list[dict[str, Any]] = [
     {},
     *({"balance": value} for value in (0.0, 0.15, 0.35, 0.5)),
     *({"certainty": value} for value in (0.5, 1.0, 2.0)),
     *({"width": value} for value in (2048, 8192)),
-    {"stages": 0},
-    {"stages": 2},
+    {"maps": "u"},
+    {"maps": "u v w"},
     *({"context": value} for value in (5, 9, 31)),
     {"context": 31, "width": 8192},
+    *({"context": 31, "maps": value} for value in ("u v b", "b v")),
+    *({"context": 31, "maps": value, "width": 8192} for value in ("u v b", "b v")),
     {"ridge": 100.0},
     {"soft": True},
 ]
-DEFAULTS = {"width": 4096, "balance": 0.25, "ridge": 1.0, "stages": 1, "certainty": 0.0, "soft": False, "context": 0}
-
+# Of the maps, the surroundings are those of the second: u embedding, v last stage, w the one before it, b what the
+# decoder's branches gave before they were reduced to the embedding.
+DEFAULTS: dict[str, Any] = {
+    "width": 4096,
+    "balance": 0.25,
+    "ridge": 1.0,
+    "maps": "u v",
+    "certainty": 0.0,
+    "soft": False,
+    "context": 0,
+}
 
 Pairs = list[tuple[Tensor, Tensor]]
 View = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
 
 
 class Cells(NamedTuple):
-    """What is kept of some images of one size: their indices, masks, and the network's embedding and last stages."""
+    """What is kept of some images of one size: their indices, masks, and maps of features by the letter of each."""
 
     indices: list[int]
     masks: Tensor
-    embedding: Tensor
-    stages: list[Tensor]
+    maps: dict[str, Tensor]
 
     def chosen(self, wanted: set[int]) -> "Iterator[Cells]":
         """The images among the wanted ones, a few at a time."""
         places = [place for place, index in enumerate(self.indices) if index in wanted]
         for some in _batched(places):
             rows = torch.tensor(some, device=self.masks.device)
-            yield Cells(
-                [self.indices[place] for place in some],
-                self.masks[rows],
-                self.embedding[rows],
-                [stage[rows] for stage in self.stages],
-            )
+            maps = {letter: features[rows] for letter, features in self.maps.items()}
+            yield Cells([self.indices[place] for place in some], self.masks[rows], maps)
+
+    def seen(self, letters: str) -> tuple[Tensor, list[Tensor]]:
+        """Some of the maps as random features take them: the first, and the others in reverse."""
+        first, *others = (self.maps[letter] for letter in letters.split())
+        return first, others[::-1]
 
 
 def _batched(places: list[int]) -> Iterator[list[int]]:
@@ -92,7 +104,9 @@ def shown_classes(split: Split) -> list[frozenset[int]]:
 @torch.no_grad()
 def look_at(segmenter: Segmenter, indices: Sequence[int], pairs: Pairs) -> list[Cells]:
     """The features of every image."""
-    device = segmenter.mean.device
+    device, branches = segmenter.mean.device, list[Tensor]()
+    decoder = cast(SummedDeepLab, segmenter.decoder)
+    decoder.reduce.register_forward_pre_hook(lambda _, given: branches.__setitem__(slice(None), given))
     by_size: dict[tuple[int, int], list[int]] = {}
     for place, (_, mask) in enumerate(pairs):
         by_size.setdefault((mask.shape[0], mask.shape[1]), []).append(place)
@@ -103,8 +117,9 @@ def look_at(segmenter: Segmenter, indices: Sequence[int], pairs: Pairs) -> list[
             masks = torch.full((len(some), *images.shape[-2:]), IGNORE, dtype=torch.uint8, device=device)
             masks[:, :height, :width] = torch.stack([pairs[place][1] for place in some]).to(device)
             embedding, stages = segmenter.features(images)
-            kept = [stage.half() for stage in stages[-2:]]
-            found.append(Cells([indices[place] for place in some], masks, embedding.half(), kept))
+            maps = {"u": embedding, "v": stages[-1], "w": stages[-2], "b": branches[0]}
+            kept = {letter: features.half() for letter, features in maps.items()}
+            found.append(Cells([indices[place] for place in some], masks, kept))
     return found
 
 
@@ -116,7 +131,7 @@ def labels_of(step: Step, masks: Tensor) -> Tensor:
     return table[masks.long()]
 
 
-def fit(task: str, cells: list[Cells], shown: list[frozenset[int]], used: set[int], chosen: dict[str, float]) -> Tensor:
+def fit(task: str, cells: list[Cells], shown: list[frozenset[int]], used: set[int], chosen: dict[str, Any]) -> Tensor:
     """The head after the last step of the overlapped setting, and the features it is for."""
     device = cells[0].masks.device
     features = random_features(cells[0], chosen).to(device)
@@ -131,9 +146,9 @@ def fit(task: str, cells: list[Cells], shown: list[frozenset[int]], used: set[in
         statistics = statistics.with_classes(counts[statistics.num_classes :] / features.layout.stride**2)
         added, weights = statistics.nothing(), statistics.class_weights(chosen["balance"])
         for some in (part for group in cells for part in group.chosen(wanted)):
-            random = features(some.embedding, some.stages)
+            random = features(*some.seen(chosen["maps"]))
             labels = labels_of(step, some.masks)
-            shares = class_shares(labels, step.num_classes, features.layout.stride, soft=bool(chosen["soft"]))
+            shares = class_shares(labels, step.num_classes, features.layout.stride, soft=chosen["soft"])
             if head is not None:
                 shares = complete_background(shares, random @ head, chosen["certainty"])
             added.add(random.flatten(0, 2), shares.flatten(0, 2), weights)
@@ -143,12 +158,11 @@ def fit(task: str, cells: list[Cells], shown: list[frozenset[int]], used: set[in
     return head
 
 
-def random_features(example: Cells, chosen: dict[str, float]) -> RandomFeatures:
+def random_features(example: Cells, chosen: dict[str, Any]) -> RandomFeatures:
     """The projection of a setting; all maps of DeepLab-v3 at stride 16 have the size of the embedding."""
-    maps = [example.embedding, *reversed(example.stages)][: 1 + int(chosen["stages"])]
-    channels = tuple(each.shape[1] for each in maps)
-    layout = FeatureLayout(channels=channels, strides=(16,) * len(maps), width=int(chosen["width"]))
-    return RandomFeatures(layout.with_context(int(chosen["context"])) if chosen["context"] else layout)
+    channels = tuple(example.maps[letter].shape[1] for letter in chosen["maps"].split())
+    layout = FeatureLayout(channels=channels, strides=(16,) * len(channels), width=chosen["width"])
+    return RandomFeatures(layout.with_context(chosen["context"]) if chosen["context"] else layout)
 
 
 def views(crop_size: int | None) -> tuple[list[View], View]:
@@ -160,11 +174,11 @@ def views(crop_size: int | None) -> tuple[list[View], View]:
     return crops, lambda image, mask, _: middle(image, mask.long())
 
 
-def score(head: Tensor, features: RandomFeatures, cells: list[Cells], wanted: set[int]) -> list[float]:
+def score(head: Tensor, features: RandomFeatures, cells: list[Cells], wanted: set[int], letters: str) -> list[float]:
     """IoU per channel."""
     confusion = torch.zeros(FOREGROUND + 1, FOREGROUND + 1, dtype=torch.int64, device=head.device)
     for some in (part for group in cells for part in group.chosen(wanted)):
-        scores = (features(some.embedding, some.stages) @ head).movedim(-1, 1)
+        scores = (features(*some.seen(letters)) @ head).movedim(-1, 1)
         predicted = F.interpolate(scores, size=some.masks.shape[-2:], mode="bilinear").argmax(dim=1)
         confusion += confusion_matrix(some.masks.long(), predicted, FOREGROUND + 1)
     return intersection_over_union(confusion)
@@ -179,6 +193,7 @@ def main() -> None:
     parser.add_argument("--task", default="15-1")
     parser.add_argument("--crop-size", type=int, default=None)
     parser.add_argument("--held-out", action="store_true")
+    parser.add_argument("--settings", nargs="+", type=json.loads, default=SETTINGS, metavar="JSON", help="which to try")
     arguments = parser.parse_args()
     torch.set_float32_matmul_precision("high")
     segmenter = load_model(arguments.model, "cuda" if torch.cuda.is_available() else "cpu")[0]
@@ -190,12 +205,15 @@ def main() -> None:
     split, measured = (source.train, sorted(held)) if held else (source.val, list(range(len(source.val))))
     scored = look_at(segmenter, measured, read(split, measured, to_score))
     first = len(steps(arguments.task, FOREGROUND)[0].new)
-    for setting in SETTINGS:
+    for setting in arguments.settings:
         chosen = {**DEFAULTS, **setting}
         head = fit(arguments.task, train, shown, set(fitted) - held, chosen)
-        iou = score(head, random_features(train[0], chosen).to(head.device), scored, set(measured))
+        iou = score(head, random_features(train[0], chosen).to(head.device), scored, set(measured), chosen["maps"])
         groups = {"old": iou[1 : first + 1], "new": iou[first + 1 :], "all": iou[1:]}
-        print(json.dumps({**setting, **{name: round(100 * mean(values), 1) for name, values in groups.items()}}))
+        print(
+            json.dumps({**setting, **{name: round(100 * mean(values), 1) for name, values in groups.items()}}),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
