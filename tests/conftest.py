@@ -193,6 +193,18 @@ def tiny_onnx(tiny_model: Model, tmp_path_factory: pytest.TempPathFactory) -> tu
 
 
 @pytest.fixture
+def group_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process in a group of its own, whose messages go through gloo on a CPU and through NCCL on a GPU."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    backends = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    torch.distributed.init_process_group(
+        backends, init_method=f"file://{tmp_path / 'rendezvous'}", rank=0, world_size=1
+    )
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch) -> InThisProcess:
     runner = InThisProcess()
     monkeypatch.setattr("incseg.study.children.Children.start", lambda _, *given: runner.start(*given))

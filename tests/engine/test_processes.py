@@ -14,7 +14,6 @@ from safetensors.torch import load_file
 
 from command_line import run
 from incseg.engine.rescore import rescore
-from incseg.models.storage import load_model
 from processes import PROCESSES, start
 from samples import write_folder
 
@@ -76,12 +75,11 @@ def test_two_processes_train_one_model_and_score_every_image_once(tmp_path: Path
     for pair in zip(two["steps"], one["steps"], strict=True):
         pixels = [torch.tensor(step["confusion"]).sum(1) for step in pair]
         assert torch.equal(*pixels), "each validation pixel must be counted exactly once"
-    first, second = (
-        torch.cat([p.flatten() for p in load_model(tmp_path / name / "step-0" / "model.safetensors")[0].parameters()])
-        for name in ("two", "one")
-    )
-    # Not bit-equal: on CPU each process normalises its own half of the batch. But it is the same training.
-    assert torch.nn.functional.cosine_similarity(first, second, dim=0) > 0.99
+    for step in range(2):
+        files = [tmp_path / name / f"step-{step}" / "model.safetensors" for name in ("two", "one")]
+        found, expected = (load_file(file) for file in files)
+        for key in expected:  # weights, and statistics of batch normalisation: sums in float32 in another order
+            torch.testing.assert_close(found[key], expected[key], rtol=1e-3, atol=1e-4, msg=f"{key} of step {step}")
 
 
 def test_two_processes_solve_what_one_solves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

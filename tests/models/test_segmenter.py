@@ -2,10 +2,11 @@ import copy
 
 import pytest
 import torch
-from timm.layers.norm_act import convert_sync_batchnorm
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from conftest import coloured_patches, decided
 from incseg.models import Architecture, Segmenter
+from incseg.models.synchronised import SynchronisedNorm, synchronise
 
 SMALL = Architecture(encoder="test_resnet", decoder_options={"decoder_channels": 16})
 
@@ -45,14 +46,18 @@ def test_an_image_alone_and_in_a_batch_is_segmented_alike() -> None:
     torch.testing.assert_close(segmenter.segment(batch)[1:2], segmenter.segment(batch[1:2]), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.usefixtures("group_of_one")
 @pytest.mark.parametrize("encoder", ["resnet18", "tf_efficientnet_lite0"])
 def test_synchronised_normalisation_is_the_same_network(encoder: str) -> None:
-    segmenter = Segmenter(Architecture(encoder=encoder), [3]).eval()
-    batch = images(64, 64, 1)
-    before = segmenter.segment(batch)
-    converted: Segmenter = convert_sync_batchnorm(segmenter)
-    assert any(isinstance(module, torch.nn.SyncBatchNorm) for module in converted.modules())
-    torch.testing.assert_close(converted.segment(batch), before)
+    segmenter, batch = Segmenter(Architecture(encoder=encoder), [3]), images(64, 64, 2)
+    converted = copy.deepcopy(segmenter)
+    synchronise(converted)
+    norms = [module for module in converted.modules() if isinstance(module, _BatchNorm)]
+    assert norms
+    assert all(isinstance(module, SynchronisedNorm) for module in norms)
+    for training in (True, False):
+        found, expected = (network.train(training)(batch).logits for network in (converted, segmenter))
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_normalisation_is_that_of_the_encoders_weights() -> None:

@@ -64,7 +64,7 @@ def launch(config: RunConfig) -> Fabric:
             devices=engine.devices,
             num_nodes=engine.nodes,
             precision=precision,
-            # Statistics of normalisation are synchronised, or shared when a step ends: none are sent in between.
+            # Batch normalisation sends its statistics itself.
             strategy=DDPStrategy(timeout=timedelta(seconds=engine.timeout), broadcast_buffers=False)
             if several
             else "auto",

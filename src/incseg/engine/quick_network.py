@@ -98,8 +98,7 @@ def student_network(
     **wanted: bool,
 ) -> QuickStudent:  # fmt: skip
     """The student for batches of this shape, ready for ``fabric.setup``; only what is quick may be compiled."""
-    compiled = quick and compiled and not _is_synchronised(student)
-    flat = FlatNetwork(student, recompute=recompute, compiled=compiled, **wanted)
+    flat = FlatNetwork(student, recompute=recompute, compiled=quick and compiled, **wanted)
     if not quick or fabric.device.type != "cuda":
         return QuickStudent(flat, flat)
     # Gradients are made on the stream of the capture and added to those of the parameters on another: as is intended.
@@ -172,11 +171,6 @@ def _compiled(body: FlatBody) -> Flat:
             return run(images)
 
     return run
-
-
-def _is_synchronised(student: Segmenter) -> bool:
-    """Whether its normalisation waits for other processes, in the middle of what a compiler would join."""
-    return any(isinstance(module, nn.SyncBatchNorm) and module.training for module in student.modules())
 
 
 def _blank(shape: Sequence[int], fabric: Fabric) -> Tensor:

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import torch
 from lightning.fabric import Fabric
-from timm.layers.norm_act import convert_sync_batchnorm
 from torch import Tensor
 
 from incseg.config import RunConfig
@@ -41,6 +40,7 @@ from incseg.methods import Context, Method
 from incseg.models import Segmenter
 from incseg.models.pretrained import original_encoder
 from incseg.models.storage import StepHistory, describe_model, load_model, save_model
+from incseg.models.synchronised import synchronise
 from incseg.protocol import Setting, Step
 from incseg.run_folder import RunFolder, write_json
 from incseg.seeding import seed_from
@@ -199,7 +199,9 @@ class Trainer:
             if step.new:
                 self.student.trained_head.grow(len(step.new))
         own = self.curriculum.training_images(step, self.config.data.crop_size, keep_old=self.method.keeps_data)
-        self.student = self._synchronised(self.student).to(self.fabric.device).train()
+        if self.fabric.world_size > 1:
+            synchronise(self.student)
+        self.student.to(self.fabric.device).train()
         self.student.requires_grad_(True)  # what an earlier step froze, this step may train
         if step.index > 0 and self.config.optim.freeze_norm:
             freeze_norm(self.student)
@@ -230,7 +232,7 @@ class Trainer:
         self.method.end(run.context)
 
     def _share_statistics(self) -> None:
-        """Give all processes the batch-normalisation statistics of the first; each has its own, of its own batches."""
+        """Give all processes those of the first: rare kinds of normalisation are not synchronised."""
         if self.fabric.world_size > 1:
             for buffer in self.student.buffers():
                 torch.distributed.broadcast(buffer, src=0)
@@ -245,14 +247,6 @@ class Trainer:
             if run.guard.exhausted(run.iterations):
                 rate = "learning-rate" if run.step.index == 0 else "incremental-learning-rate"
                 raise given_up(where, values, run.guard.in_a_row, rate)
-
-    def _synchronised(self, student: Segmenter) -> Segmenter:
-        """Batch normalisation over the batch of all devices, as in the paper; PyTorch has it for GPUs only."""
-        if self.fabric.world_size == 1 or self.fabric.device.type != "cuda":
-            return student
-        # timm's, because PyTorch's own would drop the activations that timm's encoders fuse into their norms.
-        synchronised: Segmenter = convert_sync_batchnorm(student)
-        return synchronised
 
     def _record(self, run: StepRun, terms: Mapping[str, Tensor], done: int) -> None:
         """After an iteration: show the progress, and every so often write a log line and a checkpoint."""
