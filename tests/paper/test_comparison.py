@@ -148,6 +148,19 @@ def test_a_run_finds_its_row_in_the_paper(tmp_path: Path) -> None:
     assert temperature.note == SCORED
 
 
+def test_variants_of_a_method_are_not_averaged_with_it(tmp_path: Path) -> None:
+    folders = [
+        write_result(tmp_path / "a", PROTOCOL, "mib+ucd", by_channel, seed=42),
+        write_result(tmp_path / "b", PROTOCOL, "mib+ucd", by_channel, seed=43),
+        write_result(tmp_path / "c", PROTOCOL, "mib+ucd", lambda *_: 0.0, overrides={"ucd": {"temperature": 0.3}}),
+    ]
+    (table,) = beside_the_paper([Run.read(folder) for folder in folders])
+    assert table.rows[0][:2] == ["MiB+UCD", "ours (2)"]
+    assert table.note == SCORED
+    (table,) = beside_the_paper([Run.read(folders[2])])  # alone it is better than nothing
+    assert table.note == f"{SCORED}\nMiB+UCD: not the published recipe: ucd.temperature 0.3 (published: default)"
+
+
 def test_a_run_half_way_or_of_another_protocol_has_nothing_beside_it(tmp_path: Path) -> None:
     half = write_result(tmp_path / "half", "voc/15-1/disjoint", "mib", by_channel, steps=3)
     assert beside_the_paper([Run.read(half)]) == []

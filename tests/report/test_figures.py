@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from incseg.report.figures import old_and_new, over_the_steps
+from incseg.report.figures import old_and_new, over_the_steps, principal
 from incseg.report.summary import read_runs
 from incseg.results import Run
 from made_up import write_result
@@ -26,3 +26,26 @@ def test_every_run_is_in_the_picture_by_name(draw: Callable[[Sequence[Run]], str
     named = {"".join(entry.itertext()): entry.attrib["transform"] for entry in entries}
     assert {run.label for run in runs} <= named.keys()
     assert all(float(re.findall(r"[\d.]+", named[run.label])[1]) < height for run in runs)
+
+
+def test_of_the_variants_of_a_method_one_is_chosen(tmp_path: Path) -> None:
+    variants = [("mib", 42, {}), ("mib+ucd", 42, {"ucd": {"weight": 0.5}}), ("mib+ucd", 42, {}), ("cd", 42, {}),
+                ("cd", 42, {"cd": {"weight": 0.5}}), ("cd", 43, {"cd": {"weight": 0.5}})]  # fmt: skip
+    runs = read_runs(
+        [
+            write_result(tmp_path / str(k), "voc/15-5/overlapped", method, lambda *_: 0.5, seed=seed, overrides=own)
+            for k, (method, seed, own) in enumerate(variants)
+        ]
+    )
+    assert [run.label for run in principal(runs)] == ["mib", "mib+ucd", *["cd (cd.weight 0.5)"] * 2]
+
+
+def test_the_legend_is_in_the_order_of_the_chart(tmp_path: Path) -> None:
+    values = {"mib": 0.2, "cd": 0.7, "ucd": 0.5}
+
+    def folder(method: str) -> Path:
+        return write_result(tmp_path / method, "voc/15-5/overlapped", method, lambda *_: values[method])
+
+    picture = over_the_steps(read_runs([folder(method) for method in values]))
+    entries = [group for group in ET.fromstring(picture).iter() if "translate" in group.attrib.get("transform", "")]
+    assert ["".join(entry.itertext()) for entry in entries][-3:] == ["cd", "ucd", "mib"]

@@ -150,20 +150,27 @@ def beside_the_paper(runs: Sequence[Run]) -> list[Table]:
     """The paper's tables for the protocol of these runs, with the rows that the runs repeat; empty if there are none.
 
     A run is compared with the row of its method whose settings are nearest; the note of the table says what differs.
+    Of the runs of a row only the nearest are shown: variants of a method have no mean.
     """
     protocol = runs[0].protocol
-    found: dict[str, dict[str, list[Run]]] = {}
+    found: dict[str, dict[str, list[tuple[int, Run]]]] = {}
     for run in runs:
         nearest = min(_candidates(run, protocol), key=lambda candidate: candidate[0], default=None)
         if nearest is not None:
-            _, table, row = nearest
-            found.setdefault(table.name, {}).setdefault(row.name, []).append(run)
+            differences, table, row = nearest
+            found.setdefault(table.name, {}).setdefault(row.name, []).append((differences, run))
     tables = []
     for name, by_row in found.items():
         table = read_tables()[name]
         title = f"{protocol} beside {table.title_in_paper} (mIoU, %)"
-        tables.append(as_table(title, compare(table, table.block(protocol), by_row)))
+        shown = {row: _least_different(of_row) for row, of_row in by_row.items()}
+        tables.append(as_table(title, compare(table, table.block(protocol), shown)))
     return tables
+
+
+def _least_different(runs: Sequence[tuple[int, Run]]) -> list[Run]:
+    least = min(differences for differences, _ in runs)
+    return [run for differences, run in runs if differences == least]
 
 
 def _candidates(run: Run, protocol: str) -> Iterator[tuple[int, PaperTable, PaperRow]]:

@@ -41,22 +41,24 @@ class Panel:
     x_borders: Sequence[float] = ()
     marked: bool = False
     """Whether every point gets a marker."""
+    width: float = WIDTH
+    height: float = HEIGHT
 
     def to_svg(self) -> Markup:
         """The panel as inline SVG; ElementTree escapes all text."""
-        svg = ET.Element("svg", {"viewBox": f"0 0 {WIDTH} {HEIGHT}", "class": "panel", "role": "img"})
+        svg = ET.Element("svg", {"viewBox": f"0 0 {self.width:g} {self.height:g}", "class": "panel", "role": "img"})
         svg.set("aria-label", f"{self.title}: {', '.join(curve.name for curve in self.curves)}")
         _text(svg, self.title, LEFT, 14, "panel-title")
         for value in ticks(*self.y_range):
             y = self._y(value)
-            ET.SubElement(svg, "line", _numbers(x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y) | {"class": "grid"})
+            ET.SubElement(svg, "line", _numbers(x1=LEFT, x2=self.width - RIGHT, y1=y, y2=y) | {"class": "grid"})
             _text(svg, f"{value:g}", LEFT - 6, y + 4, "tick end")
         for place in self.x_borders:
             x = self._x(place)
-            ET.SubElement(svg, "line", _numbers(x1=x, x2=x, y1=TOP, y2=HEIGHT - BOTTOM) | {"class": "grid"})
+            ET.SubElement(svg, "line", _numbers(x1=x, x2=x, y1=TOP, y2=self.height - BOTTOM) | {"class": "grid"})
         for place, label in self.x_ticks:
-            _text(svg, label, self._x(place), HEIGHT - BOTTOM + 15, "tick middle")
-        _text(svg, self.x_label, (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 4, "tick middle")
+            _text(svg, label, self._x(place), self.height - BOTTOM + 15, "tick middle")
+        _text(svg, self.x_label, (LEFT + self.width - RIGHT) / 2, self.height - 4, "tick middle")
         for curve in self.curves:
             self._draw(svg, curve)
         return Markup(ET.tostring(svg, encoding="unicode"))
@@ -73,11 +75,11 @@ class Panel:
 
     def _x(self, value: float) -> float:
         low, high = self.x_range
-        return LEFT + (value - low) / ((high - low) or 1) * (WIDTH - LEFT - RIGHT)
+        return LEFT + (value - low) / ((high - low) or 1) * (self.width - LEFT - RIGHT)
 
     def _y(self, value: float) -> float:
         low, high = self.y_range
-        return HEIGHT - BOTTOM - (value - low) / ((high - low) or 1) * (HEIGHT - TOP - BOTTOM)
+        return self.height - BOTTOM - (value - low) / ((high - low) or 1) * (self.height - TOP - BOTTOM)
 
 
 def style_of(run: int) -> str:

@@ -71,5 +71,5 @@ def _content(
         tables = WRITTEN[kind](chosen, against)
         return "\n\n".join(table.to_markdown() for table in tables) or "*The paper has no numbers for these runs.*"
     name = f"results-{str(protocol).replace('/', '-')}-{kind}.svg"
-    pictures[name] = DRAWN[kind](chosen)
+    pictures[name] = DRAWN[kind](labelled(figures.principal(chosen)))  # with every variant, none would be seen
     return f"![{kind}: {protocol}](images/{name})"
