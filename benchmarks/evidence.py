@@ -1,17 +1,20 @@
 """The runs on Pascal VOC behind docs/results.md: everything that is compared there, the most telling first.
 
-    python benchmarks/evidence.py VOC256 --weights resnet18=resnet18.safetensors --dry-run
-    python benchmarks/evidence.py VOC256 --jobs 8 \\
-      --weights resnet18=resnet18.safetensors tu-tf_efficientnet_lite0=lite0.safetensors
+    python benchmarks/evidence.py VOC256 --weights resnet18=resnet18.imagenet-like.fp16.safetensors --dry-run
+    python benchmarks/evidence.py VOC256 --jobs 8 --weights resnet18=resnet18.imagenet-like.fp16.safetensors \\
+      tu-tf_efficientnet_lite0=tf_efficientnet_lite0.imagenet.fp16.safetensors
     incseg results collect runs/evidence --out benchmarks/results
 
 It can be stopped at any time (Ctrl-C): what is finished can be collected, and run again, it resumes. Runs with a record
-in ``--recorded`` are not trained again. Step 0 is trained once per seed for all that can share it, also of other
-protocols.
+in ``--recorded`` are not trained again; a record is of the same run if precision and the name of the weights' file are
+the same too. Step 0 is trained once per seed for all that can share it, also of other protocols. Two trainings of one
+step 0 differ by as much as two seeds: to compare with a recorded run from the same start, train both, with an
+empty folder as ``--recorded``.
 """
 
 import argparse
 import itertools
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,10 +35,11 @@ from incseg.study.schedule import Schedule, command_of
 ONE, THREE = 1, 3
 MANY, FEW, TEN, DISJOINT = "voc/15-1/overlapped", "voc/15-5/overlapped", "voc/10-1/overlapped", "voc/15-5/disjoint"
 FROZEN = "mib+ucd --ucd.frozen-head true"
+RELEASED = [f"{method} --ucd.released true" for method in ("mib+ucd", "plop+ucd")]
 ABLATIONS = {
-    "contrast": ("mib+segment", "mib+pixel", "mib+cd", "mib+ucd"),
-    "temperature": tuple(f"mib+ucd --ucd.temperature {value}" for value in (0.05, 0.1, 0.2, 0.5)),
-    "weight": tuple(f"mib+ucd --ucd.weight {value}" for value in (0.001, 0.1, 1.0)),
+    "contrast": ("mib+segment", "mib+pixel", "mib+cd"),
+    "temperature": tuple(f"mib+ucd --ucd.temperature {value}" for value in (0.01, 0.05, 0.1, 0.2, 0.5, 1)),
+    "weight": tuple(f"mib+ucd --ucd.weight {value}" for value in (0.0001, 0.001, 0.1, 1.0)),
     "sets": (
         "mib+ucd --ucd.student old+new+background --ucd.teacher old+new+background",
         "mib+ucd --ucd.teacher old+new",
@@ -74,7 +78,7 @@ class Study:
             "optim": {"epochs": given.epochs, "batch_size": 24},
             "model": {"encoder": self.encoder, "weights": given.weights[self.encoder]},
             # Nobody extends these models; and a log line waits for the GPU, which others use meanwhile.
-            "engine": {"statistics": False, "log_every": 50},
+            "engine": {"statistics": False, "log_every": 50, "precision": given.precision},
         }
 
 
@@ -92,10 +96,10 @@ STUDIES = (
     Study("the closed form", [MANY, FEW], ["analytic"], THREE),
     Study("the upper reference", [JOINT], ["ft"], THREE),
     Study("who is ahead", [MANY, FEW], ["ft", *MAIN, "lwf", "ilt", "ucd", "ucd --ucd.weight 0.0", *LATER]),
-    Study("the paper's ablation", [DISJOINT], ["mib", "plop", "analytic", "ft", *ABLATIONS["contrast"]]),
-    Study("with a step 0 of their own", [MANY, FEW], ["sdr", "mib+sdr", "mib+ucd --ucd.released true"]),
-    Study("one new class", [ONE_CLASS], ["mib", "mib+ucd", "plop", "analytic", "ft"]),
-    Study("ten steps", [TEN], ["analytic", "mib", "mib+ucd", "plop"]),
+    Study("the paper's ablation", [DISJOINT], [*MAIN, "ft", *ABLATIONS["contrast"]]),
+    Study("with a step 0 of their own", [MANY, FEW], ["sdr", "mib+sdr", *RELEASED]),
+    Study("one new class", [ONE_CLASS], [*MAIN, "ft"]),
+    Study("ten steps", [TEN], MAIN),
     Study("what of its gain is the frozen head", [MANY], [FROZEN, f"{FROZEN} --ucd.weight 0.0"]),
     Study("a remedy: more weight", [MANY, FEW], [f"mib+ucd --ucd.weight {value}" for value in (0.1, 1.0)]),
     Study("does UCD help", [MANY, FEW], MAIN, THREE),
@@ -104,12 +108,12 @@ STUDIES = (
     Study("ten steps again", [TEN], ["analytic"], THREE),
     Study("the frozen head again", [MANY], [FROZEN, f"{FROZEN} --ucd.weight 0.0"], THREE),
     Study("another encoder: the upper reference", [JOINT], ["ft"], ONE, LITE),
-    Study("another encoder", [MANY], ["analytic", "mib", "mib+ucd", "plop"], ONE, LITE),
+    Study("another encoder", [MANY, FEW], ["analytic", "mib", "mib+ucd", "plop"], ONE, LITE),
     Study("UCD: batch size", [DISJOINT], [f"{name} --optim.batch-size 12" for name in ("mib", "mib+ucd")]),
-    Study("before it again", [MANY, FEW], ["ft", "lwf", "ilt", "ucd"], THREE),
+    Study("before it again", [MANY, FEW], ["ft", "lwf", "ilt", "sdr", "mib+sdr", "ucd", *RELEASED], THREE),
     Study("a wider closed form again", [MANY, FEW, TEN], [WIDE], THREE),
-    Study("ten steps, trained, again", [TEN], ["mib", "mib+ucd"], THREE),
-    Study("the ablation again", [DISJOINT], ["mib", "plop", "analytic", *ABLATIONS["contrast"]], THREE),
+    Study("one new class and ten steps, trained, again", [ONE_CLASS, TEN], MAIN, THREE),
+    Study("the ablation again", [DISJOINT], [*MAIN, *ABLATIONS["contrast"]], THREE),
     Study("weights that move again", [MANY, FEW], ["mib+ewf"], THREE),
     Study("later methods again", [MANY, FEW], ["dkd", "star"], THREE),
     Study("unknown objects", [FEW, MANY], ["ssul"]),
@@ -139,6 +143,8 @@ def main() -> None:
     parser.add_argument(
         "--without", nargs="*", default=[], metavar="TEXT", help="methods with one of these in their name"
     )
+    parser.add_argument("--seeds", nargs="*", type=int, default=[], metavar="SEED", help="only these")
+    parser.add_argument("--precision", default="auto", help="of the machine that trains, to plan on another one")
     parser.add_argument("--recorded", type=Path, default=Path("benchmarks/results"), help="folder of records")
     parser.add_argument("--dry-run", action="store_true", help="print the commands, and train nothing")
     given = parser.parse_args()
@@ -150,14 +156,15 @@ def main() -> None:
     ]
     if not given.dry_run:
         children.import_ahead(share_of_cores(given.jobs))
-    runs = {run.folder: run for study in wanted for run in study.runs(given)}
-    schedule = Schedule(
-        [
-            run
-            for run in runs.values()
-            if not any(text in run.method for text in given.without) and not is_recorded(run, given.recorded)
-        ]
-    )
+    planned = {run.folder: run for study in wanted for run in study.runs(given)}
+    runs = [
+        run
+        for run in planned.values()
+        if not any(text in run.method for text in given.without) and (not given.seeds or run.seed in given.seeds)
+    ]
+    missing = [run for run in runs if not is_recorded(run, given.recorded)]
+    print(f"{len(runs)} runs, {len(runs) - len(missing)} of them recorded in {given.recorded}", file=sys.stderr)
+    schedule = Schedule(missing)
     if given.dry_run:
         for run in schedule.runs:
             print(command_of(run, schedule.provider(run)))

@@ -63,7 +63,7 @@ def test_runs_are_paired_by_seed(tmp_path: Path) -> None:
     assert sorted(scores["all+bg"].values) == pytest.approx([4.0 * 15 / 21, 6.0 * 15 / 21])
     table = paired_table(runs, "mib")
     assert table is not None
-    assert table.rows[0][:3] == ["ft", "2", "−5.0 ± 1.4 (p 0.126)"]  # t = -5 with one degree of freedom
+    assert table.rows[0][:4] == ["ft", "2", "0", "−5.0 ± 1.4 (p 0.126)"]  # t = -5 with one degree of freedom
     assert "difference from ft" in render(runs)
     with pytest.raises(InputError, match="--against plop is none of the methods: choose from ft, mib"):
         paired_table(runs, "plop")
@@ -73,5 +73,20 @@ def test_one_seed_is_compared_only_when_asked(tmp_path: Path) -> None:
     folders = made_up_runs(tmp_path)
     runs = read_runs([folders[0], folders[3]])
     assert paired_table(runs) is None
-    assert paired_table(runs, "ft").rows == [["mib", "1", "+6.0", "+0.0", "+4.5", "+4.3"]]  # type: ignore[union-attr]
+    assert paired_table(runs, "ft").rows == [["mib", "1", "0", "+6.0", "+0.0", "+4.5", "+4.3"]]  # type: ignore[union-attr]
     assert paired_table(read_runs([folders[0], folders[4]]), "ft") is None  # no seed in common
+
+
+def test_pairs_that_share_their_step_0_are_counted(tmp_path: Path) -> None:
+    first = {("mib", 42): 0.5, ("mib", 43): 0.6, ("ucd", 42): 0.5, ("ucd", 43): 0.61}
+
+    def write(method: str, seed: int) -> Path:
+        def iou(step: int, _: int) -> float:
+            return first[method, seed] if step == 0 else 0.4
+
+        return write_result(tmp_path / f"{method}-{seed}", "voc/15-5/overlapped", method, iou, seed=seed)
+
+    table = paired_table(read_runs([write(*each) for each in first]))
+    assert table is not None
+    assert list(table.headers[:3]) == ["method", "n", "same step 0"]
+    assert table.rows[0][:3] == ["ucd", "2", "1"]

@@ -16,10 +16,12 @@ COMPARED: dict[str, Callable[[Run], float]] = {
     "all+bg": lambda run: run.miou(-1, "all_with_background"),
 }
 NOTE = (
-    "A seed gives both methods the same start, so they are compared seed by seed: mean ± standard deviation of the "
-    "differences, and p of a two-sided paired t-test over n seeds. The test assumes normally distributed differences, "
-    "and p is not corrected for the number of comparisons; with 2 or 3 seeds it is a rough guide, and a large p says "
-    "little. base: classes of step 0; later: all others; neither counts background."
+    "Methods are compared seed by seed: mean ± standard deviation of the differences, and p of a two-sided paired "
+    "t-test over n seeds. Same step 0: how many of these pairs score the same on every class after step 0, and so "
+    "differ only in what followed. In the other pairs step 0 was trained twice, by other losses, or has a solved "
+    "head, and the difference contains what that changes. The test assumes normally distributed differences, and p is "
+    "not corrected for the number of comparisons; with 2 or 3 seeds it is a rough guide, and a large p says little. "
+    "base: classes of step 0; later: all others; neither counts background."
 )
 
 
@@ -79,6 +81,17 @@ def two_sided_p(t: float, freedom: int) -> float:
 
 def paired_differences(runs: Sequence[Run], against: str) -> dict[str, dict[str, PairedDifference]]:
     """Every other label minus the reference, by label and score."""
+    return {
+        label: {
+            name: PairedDifference([100 * (score(own) - score(reference)) for own, reference in pairs])
+            for name, score in COMPARED.items()
+        }
+        for label, pairs in _pairs(runs, against).items()
+    }
+
+
+def _pairs(runs: Sequence[Run], against: str) -> dict[str, list[tuple[Run, Run]]]:
+    """By label, every run with the one of the reference that has the same seed."""
     by_label: dict[str, dict[int, Run]] = {}
     for run in runs:
         by_label.setdefault(run.label, {})[run.seed] = run
@@ -86,14 +99,14 @@ def paired_differences(runs: Sequence[Run], against: str) -> dict[str, dict[str,
         raise InputError(f"--against {against} is none of the methods: choose from {', '.join(by_label)}.")
     reference = by_label.pop(against)
     return {
-        label: {
-            name: PairedDifference(
-                [100 * (score(own[seed]) - score(reference[seed])) for seed in own.keys() & reference]
-            )
-            for name, score in COMPARED.items()
-        }
+        label: [(run, reference[seed]) for seed, run in own.items() if seed in reference]
         for label, own in by_label.items()
     }
+
+
+def _begin_alike(pair: tuple[Run, Run]) -> bool:
+    first, second = (run.steps[0]["iou"] for run in pair)
+    return bool(first == second)
 
 
 def paired_table(runs: Sequence[Run], against: str | None = None) -> Table | None:
@@ -103,10 +116,13 @@ def paired_table(runs: Sequence[Run], against: str | None = None) -> Table | Non
     two seeds with it: from one seed, no test can say anything.
     """
     reference = against if against is not None else runs[0].label
-    found = {label: scores for label, scores in paired_differences(runs, reference).items() if scores["all+bg"].values}
-    numbers = {label: len(scores["all+bg"].values) for label, scores in found.items()}
-    if not found or (against is None and max(numbers.values()) < 2):
+    pairs = {label: found for label, found in _pairs(runs, reference).items() if found}
+    if not pairs or (against is None and max(map(len, pairs.values())) < 2):
         return None
-    rows = [[label, str(numbers[label]), *map(str, scores.values())] for label, scores in found.items()]
+    differences = paired_differences(runs, reference)
+    rows = [
+        [label, str(len(found)), str(sum(map(_begin_alike, found))), *map(str, differences[label].values())]
+        for label, found in pairs.items()
+    ]
     title = f"difference from {reference}: mIoU after the last step (percentage points)"
-    return Table(title, ["method", "n", *COMPARED], rows, NOTE)
+    return Table(title, ["method", "n", "same step 0", *COMPARED], rows, NOTE)
