@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
@@ -54,9 +55,11 @@ class Batch(NamedTuple):
         return self._replace(labels=self.labels.masked_fill(salient, BACKGROUND), salient=salient)
 
     def pieces(self, number: int) -> "list[Batch]":
-        """Cut into so many of equal size, which the number of images must allow."""
-        fields = ([None] * number if field is None else field.chunk(number) for field in self)
-        return [Batch(*piece) for piece in zip(*fields, strict=True)]
+        """Cut into so many of equal size, which the number of images must allow.
+
+        Every piece has its share of the replayed images, which come after the others.
+        """
+        return [self._map(itemgetter(slice(first, None, number))) for first in range(number)]
 
 
 class Outputs(NamedTuple):

@@ -24,6 +24,10 @@ class TrainingError(Exception):
     """Training cannot continue; the message says why and what may help. Exit code 1, no traceback."""
 
 
+class LocalError(TrainingError):
+    """One of several processes cannot continue, for a reason of its own: it says so itself, whichever it is."""
+
+
 class IncompleteError(Exception):
     """Some of what was asked for could not be done, the rest is; the message says what. Exit code 1, no traceback."""
 

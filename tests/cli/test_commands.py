@@ -15,6 +15,7 @@ from command_line import run
 from incseg import cli
 from incseg.cli.listing import TABLES
 from incseg.datasets.cityscapes import LABEL_IDS
+from incseg.errors import LocalError, TrainingError
 from samples import write_cityscapes, write_classes, write_folder
 
 QUICK = ["--model.encoder", "test_resnet", "--model.weights", "none", "--data.crop-size", "32", "--optim.epochs", "1",
@@ -259,6 +260,19 @@ def test_of_several_processes_the_first_speaks(
     monkeypatch.setenv(variable, "2")
     assert run("train", "nonsense") == 2
     assert bool(capsys.readouterr().err) == speaks
+
+
+@pytest.mark.parametrize(("error", "speaks"), [(LocalError("full"), True), (TrainingError("alike"), False)])
+def test_a_process_says_what_happened_to_it_alone(
+    error: Exception, speaks: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr("incseg.cli._run", fails)
+    assert run("list", "methods") == 1
+    assert capsys.readouterr().err == ("incseg: full\n" if speaks else "")
 
 
 def test_an_interrupt_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,3 +32,13 @@ def test_a_run_of_a_study_loads_images_with_its_share(
     config: RunConfig = load_recipe("voc/15-5/overlapped")
     assert usable_cores() == expected
     assert loading_processes(config) == expected
+
+
+@pytest.mark.parametrize(("own", "expected"), [(16, 4), (8, 8)])
+def test_devices_of_a_machine_share_its_cores_unless_each_has_its_own(
+    own: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(SHARE, raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 16)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(own), raising=False)
+    assert loading_processes(load_recipe("voc/15-5/overlapped", {"engine": {"devices": 4}})) == expected

@@ -5,7 +5,14 @@ import torch
 from torch import nn
 
 from incseg.config import OptimConfig
-from incseg.engine.optimizer import build_optimizer, freeze_by_rate, freeze_norm, freeze_unused, set_learning_rate
+from incseg.engine.optimizer import (
+    build_optimizer,
+    freeze_by_rate,
+    freeze_norm,
+    freeze_unused,
+    restore,
+    set_learning_rate,
+)
 from incseg.errors import InputError
 from incseg.models import Architecture, Segmenter
 
@@ -129,3 +136,35 @@ def test_frozen_normalisation_keeps_its_statistics_scales_and_shifts_in_training
     changed = {name for name, tensor in segmenter.state_dict().items() if not torch.equal(tensor, before[name])}
     assert "encoder.conv1.weight" in changed
     assert not {name for name in changed if ".bn" in name or "running" in name}
+
+
+@pytest.mark.parametrize("saved", [True, False])
+@pytest.mark.parametrize("resumed", [True, False])
+@pytest.mark.parametrize("updates", [0, 2])
+def test_a_run_resumes_what_was_computed_in_another_way(saved: bool, resumed: bool, updates: int) -> None:
+    def model() -> tuple[nn.Linear, torch.Generator]:
+        torch.manual_seed(0)
+        return nn.Linear(3, 2), torch.Generator().manual_seed(1)
+
+    def update(linear: nn.Linear, optimizer: torch.optim.SGD, generator: torch.Generator) -> None:
+        for parameter in linear.parameters():
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        if optimizer.defaults["fused"]:
+            optimizer.found_inf = torch.zeros(())  # type: ignore[attr-defined]  # as an iteration does
+        optimizer.step()
+
+    expected, numbers = model()
+    plain = build_optimizer(expected, OptimConfig())
+    for _ in range(updates + 2):
+        update(expected, plain, numbers)
+
+    network, numbers = model()
+    before = build_optimizer(network, OptimConfig(), fused=saved)
+    for _ in range(updates):
+        update(network, before, numbers)
+    after = build_optimizer(network, OptimConfig(), fused=resumed)
+    restore(after, before.state_dict())
+    assert after.param_groups[0]["fused"] == (resumed or None)
+    for _ in range(2):
+        update(network, after, numbers)
+    torch.testing.assert_close(network.state_dict(), expected.state_dict())

@@ -32,6 +32,22 @@ def images() -> torch.Tensor:
     return torch.randint(0, 256, SHAPE, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
+def failing_teacher(
+    model: Model, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[torch.Tensor], Outputs]:
+    """A teacher whose compilation ends with an error."""
+
+    def fails(*_: object, **__: object) -> object:
+        def run(_: torch.Tensor) -> None:
+            raise InductorError(error, None)
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", fails)
+    fabric, wanted = Fabric(accelerator="cpu", devices=1), {"with_stages": False, "with_raw_stages": False}
+    return teacher_network(model.segmenter.eval(), SHAPE, fabric, quick=True, compiled=True, **wanted)
+
+
 def tensors(outputs: Outputs) -> list[torch.Tensor]:
     return [outputs.logits, outputs.embedding, *outputs.stages, *outputs.raw_stages]
 
@@ -59,27 +75,20 @@ def test_outputs_survive_being_a_plain_tuple(tiny_model: Model, with_stages: boo
 def test_a_network_that_cannot_be_compiled_runs_as_it_is_and_says_so_once(
     tiny_model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*_: object, **__: object) -> object:
-        def run(_: torch.Tensor) -> None:
-            raise InductorError(RuntimeError("no compiler here"), None)
-
-        return run
-
-    monkeypatch.setattr(torch, "compile", fails)
-    teacher = teacher_network(
-        tiny_model.segmenter.eval(),
-        SHAPE,
-        Fabric(accelerator="cpu", devices=1),
-        quick=True,
-        compiled=True,
-        with_stages=False,
-        with_raw_stages=False,
-    )
-    with pytest.warns(UserWarning, match="cannot be compiled here"):
+    teacher = failing_teacher(tiny_model, RuntimeError("no compiler here"), monkeypatch)
+    with pytest.warns(UserWarning, match=r"cannot be compiled here \(RuntimeError: no compiler here\)"):
         first = teacher(images())
     second = teacher(images())  # a warning would be an error here
     assert torch.equal(first.logits, tiny_model.segmenter(images()).logits)
     assert torch.equal(first.logits, second.logits)
+
+
+def test_a_memory_that_is_full_while_compiling_is_no_reason_to_go_on(
+    tiny_model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teacher = failing_teacher(tiny_model, torch.OutOfMemoryError("CUDA out of memory"), monkeypatch)
+    with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
+        teacher(images())
 
 
 @pytest.mark.parametrize(("large", "budget"), [(2 * 64**2, KEPT_ACTIVATIONS), (2 * 64**2 + 1, 1.0)])

@@ -15,7 +15,7 @@ from torch import nn
 from incseg.config import RunConfig
 from incseg.engine.assembly import build, launch, train
 from incseg.engine.machine import enough_memory, savings
-from incseg.errors import InputError, TrainingError
+from incseg.errors import InputError, LocalError, TrainingError
 from incseg.models.easing import DilatedConv2d, Enlarging
 
 MakeConfig = Callable[..., RunConfig]
@@ -65,7 +65,9 @@ def test_a_finite_penalty_does_not_hide_a_loss_that_is_not(
 
 def test_activations_computed_again_change_nothing(quick_config: MakeConfig, tmp_path: Path) -> None:
     def run(recompute: bool) -> list[Any]:
-        config = quick_config("mib", engine={"accelerator": "cpu", "recompute": recompute})
+        network = {"encoder": "resnet18", "decoder": "deeplabv3plus", "weights": "none"}  # it has blocks
+        optim, engine = {"batch_size": 4, "freeze_norm": False}, {"accelerator": "cpu", "recompute": recompute}
+        config = quick_config("mib", model=network, engine=engine, optim=optim)
         return weights_after(config, tmp_path / str(recompute), frozen=False)
 
     assert all(torch.equal(one, other) for one, other in zip(run(False), run(True), strict=True))
@@ -108,6 +110,18 @@ def test_a_full_memory_when_scoring_is_told_with_what_needs_less(
     engine = {"accelerator": "cpu", "score_batch_size": wanted}
     with pytest.raises(TrainingError, match=re.escape(advice)):
         train(quick_config("ft", task="offline", engine=engine), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+     RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")],
+)  # fmt: skip
+def test_a_full_memory_is_known_however_it_is_said(error: Exception, quick_config: MakeConfig) -> None:
+    with pytest.raises(LocalError, match="the memory is full with batches of 4 crops"), enough_memory(quick_config()):
+        raise error
+    with pytest.raises(RuntimeError, match="shapes"), enough_memory(quick_config()):
+        raise RuntimeError("shapes do not match")
 
 
 def test_what_is_used_already_or_would_be_refused_is_not_proposed(quick_config: MakeConfig) -> None:

@@ -114,6 +114,31 @@ def test_importance_and_penalty_follow_their_definition(
     torch.testing.assert_close(part.add_gradients(student), expected)
 
 
+def test_gradients_for_all_parameters_at_once_are_those_of_autograd_to_the_bit() -> None:
+    part, student, teacher = ElasticWeights(weight=300.0), student_of([3]), student_of([3])
+    part.begin(context(FIRST, student, None, batches=list))
+    walk(part, student, 3)
+    part.begin(context(SECOND, student, teacher, batches=list))
+    generator = torch.Generator().manual_seed(2)
+    start = {name: torch.randn(p.shape, generator=generator) for name, p in student.own_parameters()}
+
+    def gradients(add: Callable[[Segmenter], torch.Tensor]) -> list[torch.Tensor | None]:
+        for name, parameter in student.own_parameters():
+            parameter.grad = torch.empty_like(parameter).copy_(start[name])
+        add(student)
+        return [parameter.grad for _, parameter in student.own_parameters()]
+
+    def by_autograd(student: Segmenter) -> torch.Tensor:
+        found = part.penalty(student)
+        found.backward()
+        return found
+
+    for found, expected in zip(gradients(part.add_gradients), gradients(by_autograd), strict=True):
+        assert found is not None
+        assert expected is not None
+        assert torch.equal(found, expected)
+
+
 @pytest.mark.parametrize("name", ["ewc", "pi", "rw"])
 @pytest.mark.parametrize("iterations", [0, 1, 10])  # rw looks at every tenth
 def test_nothing_is_remembered_of_gradients_that_are_not_finite(name: str, iterations: int) -> None:

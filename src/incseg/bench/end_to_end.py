@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from lightning.fabric import Fabric
 
 from incseg.bench.iteration import LONG_RUN
-from incseg.bench.measure import hardware, wait_for
+from incseg.bench.measure import hardware, wait_for, within_memory
 from incseg.bench.photos import PROTOCOL, photo_folder
 from incseg.config import RunConfig, load_recipe, merge
 from incseg.console import Console, Table
@@ -22,7 +22,6 @@ from incseg.protocol import Protocol
 WARM_UP = 8  # iterations before the clock starts: compilation, the first batches
 SECONDS, FEWEST = 10.0, 4  # how long each method is measured, and how many iterations at least
 SMALL = {"model": {"encoder": "resnet18"}, "data": {"crop_size": 256}}  # with generated photos, unless settings differ
-NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
 
 class Pace(NamedTuple):
@@ -84,8 +83,9 @@ def chosen_data(
 
 
 def _pace(config: RunConfig, fabric: Fabric) -> Pace:
-    with _within_memory(config), TemporaryDirectory() as folder:  # nothing is written: the trainer is not run
+    with within_memory(config), TemporaryDirectory() as folder:  # nothing is written: the trainer is not run
         trainer = build(config, Path(folder), fabric, Console(quiet=True))
+        trainer.iterations.check()
         check_repeats(config.optim.batch_size, [len(indices) for indices in trainer.curriculum.indices])
         first, second = trainer.curriculum.steps[:2]
         run = trainer.prepare(first)  # importances and prototypes come from an earlier step
@@ -105,20 +105,6 @@ def _pace(config: RunConfig, fabric: Fabric) -> Pace:
             done += 1
         wait_for(fabric.device)
         return Pace(done, time.perf_counter() - began, waited)
-
-
-@contextmanager
-def _within_memory(config: RunConfig) -> Iterator[None]:
-    """Say in a sentence that the sizes are too large for the device."""
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        if not isinstance(error, MemoryError) and not any(words in str(error).lower() for words in NO_MEMORY):
-            raise
-        raise InputError(
-            f"{config.optim.batch_size} crops of {config.data.crop_size} pixels with '{config.model.encoder}' and "
-            f"'{config.method}' need more memory than there is: lower --optim.batch-size or --data.crop-size."
-        ) from error
 
 
 def _table(names: Sequence[str], paces: Sequence[Pace], config: RunConfig, fabric: Fabric) -> Table:

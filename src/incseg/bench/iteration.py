@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from incseg.bench.measure import hardware, median_milliseconds_in_turns, peak_extra_bytes
+from incseg.bench.measure import hardware, median_milliseconds_in_turns, peak_extra_bytes, within_memory
 from incseg.config import RunConfig, load_recipe, merge
 from incseg.console import Table
 from incseg.engine.assembly import build, launch
@@ -52,9 +52,10 @@ def benchmark_step(
     configs = [load_recipe(recipe, merge(merge(layer, own), LONG_RUN)) for own in methods.values()]
     if Protocol.parse(configs[0].protocol).task == "offline":
         raise InputError(f"{recipe} has a single step: choose a protocol or recipe with at least two.")
-    place, iterations = _prepared(configs, foreground)
-    memory = [peak_extra_bytes(iterate, place) for iterate in iterations]
-    times = median_milliseconds_in_turns(iterations, rounds=ROUNDS, repeats=BATCHES)
+    with within_memory(configs[-1]):
+        place, iterations = _prepared(configs, foreground)
+        memory = [peak_extra_bytes(iterate, place) for iterate in iterations]
+        times = median_milliseconds_in_turns(iterations, rounds=ROUNDS, repeats=BATCHES)
     rows = [
         [name, f"{time:.1f}", f"{time / times[0]:.2f}", "–" if extra is None else f"{extra / 2**30:.2f}"]
         for name, time, extra in zip(methods, times, memory, strict=True)
@@ -72,6 +73,8 @@ def _prepared(configs: Sequence[RunConfig], foreground: float) -> tuple[torch.de
     fabric = launch(configs[0])
     with TemporaryDirectory() as folder:  # nothing is written: trainers are built, not run
         trainers = [build(config, Path(folder), fabric) for config in configs]
+    for trainer in trainers:
+        trainer.iterations.check()
 
     def iteration_of(index: int) -> Callable[[], None]:
         trainer = trainers[index]

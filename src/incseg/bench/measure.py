@@ -9,13 +9,16 @@ import os
 import platform
 import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch.utils.benchmark import Timer
 
+from incseg.config import RunConfig
+from incseg.engine.machine import is_out_of_memory
 from incseg.errors import InputError
 
 Step = Callable[[], None]
@@ -130,3 +133,17 @@ def wait_for(device: torch.device) -> None:
     """Until the device has done all that it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+@contextmanager
+def within_memory(config: RunConfig) -> Iterator[None]:
+    """Say in a sentence that the sizes are too large for the device."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise InputError(
+            f"{config.optim.batch_size} crops of {config.data.crop_size} pixels with '{config.model.encoder}' and "
+            f"'{config.method}' need more memory than there is: lower --optim.batch-size or --data.crop-size."
+        ) from error

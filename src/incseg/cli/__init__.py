@@ -18,7 +18,7 @@ from incseg.cli import bench, data, deploy, extending, listing, records, studies
 from incseg.cli.arguments import is_setting, read_arguments, settings_shown, show_help
 from incseg.cli.everywhere import Everywhere, take_everywhere
 from incseg.console import Console, as_json, for_programs, is_rank_zero, quietly
-from incseg.errors import IncompleteError, InputError, Stopped, TrainingError, closest
+from incseg.errors import IncompleteError, InputError, LocalError, Stopped, TrainingError, closest
 from incseg.files import refusal_of_the_machine
 
 Command = Callable[..., None]
@@ -96,7 +96,8 @@ def _outcome(words: list[str], options: Everywhere) -> tuple[int, str]:
     except Stopped as stopped:
         return Stopped.EXIT_CODE, str(stopped) if is_rank_zero() else ""
     except (InputError, TrainingError, IncompleteError) as error:
-        return 2 if isinstance(error, InputError) else 1, str(error) if is_rank_zero() else ""
+        is_said = is_rank_zero() or isinstance(error, LocalError)  # all processes have the others, so one says them
+        return 2 if isinstance(error, InputError) else 1, str(error) if is_said else ""
     except KeyboardInterrupt:
         is_resumable = bool(words) and words[0] in RESUMABLE
         hint = "; run the same command again to resume from the last checkpoint" if is_resumable else ""

@@ -288,7 +288,7 @@ class EngineConfig(Section):
     of the whole batch; batch normalisation sees a piece at a time."""
     recompute: bool = False
     """Keep few activations of the encoder for the backward pass and compute the others again: less memory, a third more
-    time, the same result."""
+    time (more on a GPU, where such a network is not captured or compiled), the same result."""
     deterministic: bool = False
     """Use deterministic algorithms only (slower on a GPU; CPU runs are deterministic anyway)."""
     checkpoint_every: int | None = Field(default=None, ge=1)

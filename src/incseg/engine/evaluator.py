@@ -1,5 +1,6 @@
 """Scoring a model: one confusion matrix over all validation images, and the results derived from it."""
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -100,8 +101,13 @@ def _batch_size(images: ScoredImages, wanted: int, device: torch.device) -> int:
 
 
 def loading_processes(config: RunConfig) -> int:
-    """As many as the configuration asks for, but at most one per core that this process may use."""
-    return min(config.data.workers, usable_cores())
+    """As many as the configuration asks for, but at most one per core that this process may use.
+
+    A process that may use all cores of the machine shares them with those of the other devices; a scheduler gives each
+    its own.
+    """
+    cores = usable_cores()
+    return min(config.data.workers, cores if cores < (os.cpu_count() or 1) else max(1, cores // config.engine.devices))
 
 
 def save_pictures(

@@ -11,7 +11,7 @@ import torch
 
 from incseg.config import EngineConfig, RunConfig
 from incseg.engine.cores import FIRST_STEP_THREADS
-from incseg.errors import TrainingError
+from incseg.errors import LocalError, TrainingError
 from incseg.methods import parse
 from incseg.models import Segmenter
 from incseg.run_folder import RunFolder
@@ -19,6 +19,7 @@ from incseg.run_folder import RunFolder
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # as in malloc.h
 LARGEST_THRESHOLD = 2**25  # bytes; glibc takes no larger one for what is mapped on its own
 CHECKPOINTS = 3  # the last two, and the one being written
+NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "status_alloc_failed")
 LOST = ("gloo", "nccl", "connection closed by peer", "connection reset by peer", "timed out", "socket")
 
 
@@ -67,7 +68,7 @@ def readable(size: float) -> str:
 
 @contextmanager
 def enough_memory(config: RunConfig) -> Iterator[None]:
-    """Say in a sentence that the GPU's memory does not suffice for training, and what needs less."""
+    """Say in a sentence that the memory does not suffice for training, and what needs less."""
     batch, crop = config.optim.batch_size, config.data.crop_size
     ways = [*savings(config), "choose a smaller --data.crop-size, --optim.batch-size or encoder; checkpoints are kept"]
     with _told(f"with batches of {batch} crops of {crop} pixels", ways):
@@ -76,7 +77,7 @@ def enough_memory(config: RunConfig) -> Iterator[None]:
 
 @contextmanager
 def enough_memory_to_score(config: RunConfig) -> Iterator[None]:
-    """Say in a sentence that the GPU's memory does not suffice for scoring, and what needs less."""
+    """Say in a sentence that the memory does not suffice for scoring, and what needs less."""
     wanted = config.engine.score_batch_size
     fewer = [f"score fewer at a time with --engine.score-batch-size {wanted // 2}"] if wanted > 1 else []
     ways = [*fewer, "close what else uses it; then run the same command again"]
@@ -88,10 +89,19 @@ def enough_memory_to_score(config: RunConfig) -> Iterator[None]:
 def _told(when: str, ways: Sequence[str]) -> Iterator[None]:
     try:
         yield
-    except torch.OutOfMemoryError as error:
-        reason = str(error).splitlines()[0][:160]
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        reason = (str(error) or type(error).__name__).splitlines()[0][:160]
         advice = ", or ".join(filter(None, [", ".join(ways[:-1]), ways[-1]]))
-        raise TrainingError(f"the memory of the GPU is full {when}: {advice} ({reason}).") from error
+        raise LocalError(f"the memory is full {when}: {advice} ({reason}).") from error
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether a GPU's or the machine's memory is full; allocators and libraries each say it in their own way."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in NO_MEMORY)
 
 
 def savings(config: RunConfig) -> Iterator[str]:

@@ -30,10 +30,25 @@ def build_optimizer(student: nn.Module, optim: OptimConfig, *, step: int = 0, fu
         nesterov=optim.momentum > 0,
         fused=fused or None,
     )
-    if fused and optim.momentum:  # PyTorch's would be whatever was in memory, if the first update is skipped
-        for parameter in (parameter for parameters in groups.values() for parameter in parameters):
-            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    _begin_momentum(optimizer)
     return optimizer
+
+
+def restore(optimizer: torch.optim.SGD, state: dict[str, Any]) -> None:
+    """Load the state of a checkpoint, and keep computing as this run does: another may have done it another way."""
+    ways = {name: optimizer.defaults[name] for name in ("fused", "foreach")}
+    optimizer.load_state_dict(state)
+    for group in optimizer.param_groups:
+        group.update(ways)
+    _begin_momentum(optimizer)
+
+
+def _begin_momentum(optimizer: torch.optim.SGD) -> None:
+    """Give a fused optimizer momenta: PyTorch's would be whatever was in memory, if the first update is skipped."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"] if group["fused"] and group["momentum"] else []:
+            if optimizer.state[parameter].get("momentum_buffer") is None:
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
 def set_learning_rate(groups: Sequence[dict[str, Any]], rate: float) -> None:

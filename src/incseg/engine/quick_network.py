@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from incseg.batch import Outputs, in_float32
 from incseg.engine.captured import WARM_UP, captured
+from incseg.engine.machine import is_out_of_memory
 from incseg.models import Segmenter
 from incseg.models.recompute import recomputed
 
@@ -140,9 +141,9 @@ def _captured_or(as_graph: Callable[[], Network], plain: Network) -> Network:
     """A network as a graph; as it is, if it does what no graph can hold, such as waiting for the device."""
     try:
         return as_graph()
-    except torch.OutOfMemoryError:
-        raise
     except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         warnings.warn(f"the network runs as it is, since it cannot be captured as a graph ({reason})", stacklevel=3)
         return plain
@@ -165,7 +166,10 @@ def _compiled(body: FlatBody) -> Flat:
             with config.patch(activation_memory_budget=KEPT_ACTIVATIONS if large else 1.0):
                 return compiled(images)
         except (TorchDynamoException, InductorError) as error:
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            cause = getattr(error, "inner_exception", error)
+            if is_out_of_memory(cause):
+                raise cause from error
+            reason = f"{type(cause).__name__}: {cause}".splitlines()[0]
             warnings.warn(f"the network runs as it is, since it cannot be compiled here ({reason})", stacklevel=2)
             failed = True
             return run(images)

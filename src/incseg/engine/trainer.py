@@ -28,7 +28,7 @@ from incseg.engine.image_cache import ImageCache
 from incseg.engine.journal import Journal
 from incseg.engine.left_out import LeftOut, over_all
 from incseg.engine.machine import enough_memory_to_score, threads_of_step
-from incseg.engine.optimizer import freeze_by_rate, freeze_norm, freeze_unused
+from incseg.engine.optimizer import freeze_by_rate, freeze_norm, freeze_unused, restore
 from incseg.engine.precision import load_scale, lower_scale, scale_state
 from incseg.engine.signals import StopRequests
 from incseg.engine.step_data import StepData
@@ -306,7 +306,7 @@ class Trainer:
         if checkpoint is None:
             return 0
         self.student.load_state_dict(checkpoint.model)
-        run.guard.optimizer.optimizer.load_state_dict(checkpoint.optimizer)
+        restore(cast(torch.optim.SGD, run.guard.optimizer.optimizer), checkpoint.optimizer)
         run.guard.keep_statistics()
         load_scale(self.fabric, checkpoint.scale)
         self._load_memory(checkpoint.memory)

@@ -85,6 +85,7 @@ class ContrastiveDistillation(Contrast):
             temperature=self.temperature,
             denominator=self.denominator,
             detach_contrast=self.detach_contrast,
+            only_members=view.fused,
         )
         if self.released:
             loss = loss / losses.share_with_positive(anchor_labels, teacher_labels, num_classes=classes).to(loss.dtype)
@@ -135,7 +136,12 @@ class StudentContrast(Contrast):
         features, ids = self.anchors(pixels_on_grid(view.student.embedding, size), labels, view.step.num_classes)
         features = features.to(view.computed_in)
         loss = losses.contrastive_distillation_global(
-            features, ids, features.detach()[:0], ids[:0], temperature=self.temperature
+            features,
+            ids,
+            features.detach()[:0],
+            ids[:0],
+            temperature=self.temperature,
+            only_members=view.fused,
         )
         return {"contrast": self.weight * loss}
 

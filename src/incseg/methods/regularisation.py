@@ -66,12 +66,13 @@ class ImportancePenalty(Penalty):
             return self.penalty(student)
         parameters, before, importance = (list(each) for each in zip(*kept, strict=True))
         moved = torch._foreach_sub(parameters, before)
-        pull = torch._foreach_mul(moved, importance)
+        pull = torch._foreach_mul(importance, self.weight)  # in the order of autograd, for the same bits
+        torch._foreach_mul_(pull, moved)
         for parameter in parameters:
             parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        torch._foreach_add_([parameter.grad for parameter in parameters], pull, alpha=2 * self.weight)
+        torch._foreach_add_([parameter.grad for parameter in parameters], pull, alpha=2)
         torch._foreach_mul_(pull, moved)
-        return self.weight * torch.stack(torch._foreach_norm(pull, 1)).sum()  # none of them is negative
+        return torch.stack(torch._foreach_norm(pull, 1)).sum()  # none of them is negative
 
     def _kept(self, student: Segmenter) -> list[tuple[Tensor, Tensor, Tensor]]:
         """θ, θ* and Ω of every parameter that existed before."""
@@ -104,7 +105,7 @@ class ImportancePenalty(Penalty):
         before = [self.remembered("fisher", name, p, start=1.0) for name, p in zip(names, parameters, strict=True)]
         fisher = torch._foreach_mul(gradients, gradients)
         torch._foreach_mul_(fisher, DECAY)
-        torch._foreach_add_(fisher, before, alpha=1 - DECAY)
+        torch._foreach_add_(fisher, torch._foreach_mul(before, 1 - DECAY))
         self.memory |= {f"fisher/{name}": value for name, value in zip(names, fisher, strict=True)}
 
 
@@ -141,7 +142,8 @@ class PathIntegral(ImportancePenalty):
         """``ω += g (θ_last − θ)``."""
         names, parameters, gradients = self.with_gradients(student)
         last, path = ([self.memory[f"{kind}/{name}"] for name in names] for kind in ("last", "path"))
-        saved = torch._foreach_addcmul(path, gradients, torch._foreach_sub(last, parameters))
+        moved = torch._foreach_sub(last, parameters)
+        saved = torch._foreach_add(path, torch._foreach_mul(gradients, moved))
         self.memory |= {f"path/{name}": value for name, value in zip(names, saved, strict=True)}
         self.memory |= {f"last/{name}": value.clone() for name, value in zip(names, parameters, strict=True)}
 

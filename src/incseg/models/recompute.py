@@ -49,13 +49,19 @@ def _run_twice(block: nn.Module) -> Callable[..., Any]:
 
 @contextmanager
 def _statistics_still(block: nn.Module) -> Iterator[None]:
-    """The second run sees the same batch: batch normalisation must not count it twice."""
+    """The second run sees the same batch: batch normalisation must not count it twice.
+
+    It ends with an exception, as soon as it has all that the backward pass needs; not every norm may have been reached.
+    """
     norms = [module for module in block.modules() if isinstance(module, _BatchNorm) and module.training]
     momenta = [norm.momentum for norm in norms]
+    counts = [(count, count.clone()) for norm in norms if (count := norm.num_batches_tracked) is not None]
     for norm in norms:
         norm.momentum = 0.0
-    yield
-    for norm, momentum in zip(norms, momenta, strict=True):
-        norm.momentum = momentum
-        if norm.num_batches_tracked is not None:
-            norm.num_batches_tracked.sub_(1)
+    try:
+        yield
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+        for count, before in counts:
+            count.copy_(before)

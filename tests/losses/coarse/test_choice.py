@@ -5,6 +5,7 @@ import torch
 
 from incseg.losses import CoarseLogits, cross_entropy, enlarge
 from incseg.losses.coarse import choice, is_fused
+from incseg.losses.coarse.fused import label_losses, teacher_losses
 from incseg.upsampling import interpolate
 
 
@@ -48,3 +49,13 @@ def test_a_compiler_that_fails_is_told_and_done_without(monkeypatch: pytest.Monk
         assert not is_fused(scores)
     assert isinstance(enlarge(scores, fused=True), torch.Tensor)
     choice._compiles.cache_clear()
+
+
+def test_kernels_are_given_what_belongs_together() -> None:
+    scores = CoarseLogits(torch.zeros(2, 3, 4, 4), (16, 16))
+    with pytest.raises(ValueError, match=r"labels must be \(B, H, W\) = \(2, 16, 16\): got \(2, 16, 15\)"):
+        label_losses(scores, torch.zeros(2, 16, 15, dtype=torch.int64))
+    with pytest.raises(ValueError, match=r"student's grid, \(2, 3, 4, 4\) for \(16, 16\): got \(2, 3, 4, 5\)"):
+        teacher_losses(scores, CoarseLogits(torch.zeros(2, 3, 4, 5), (16, 16)), merge_new=True)
+    with pytest.raises(ValueError, match=r"got \(2, 2, 4, 4\) for \(16, 12\)"):
+        teacher_losses(scores, CoarseLogits(torch.zeros(2, 2, 4, 4), (16, 12)), merge_new=True)

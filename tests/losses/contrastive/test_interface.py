@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import reference
 from contrast_cases import Case, in_float64, relative_error, run
-from incseg.losses import contrastive_distillation, share_with_positive
+from incseg.losses import contrastive_distillation, contrastive_distillation_global, share_with_positive
 from incseg.losses.contrastive import chunked as contrastive_chunked
 from incseg.losses.contrastive import interface
 
@@ -238,6 +238,13 @@ def test_rows_outside_their_sets_are_left_out_on_a_cpu(sigma: bool, outside: tup
     inputs |= {name: torch.full_like(inputs[name], -1) for name in outside}
     for found, expected in zip(run(inputs, backend="auto"), run(inputs, backend="eager"), strict=True):
         torch.testing.assert_close(found, expected)
+
+
+def test_asked_to_keep_them_it_is_the_definition_to_the_bit() -> None:
+    inputs = case(20, 10)
+    assert (inputs["anchor_labels"] < 0).any()
+    found = contrastive_distillation_global(**inputs, only_members=False)
+    assert torch.equal(found, contrastive_distillation(**inputs, backend="eager"))
 
 
 @pytest.mark.parametrize(

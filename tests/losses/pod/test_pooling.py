@@ -37,3 +37,19 @@ def test_gradients_also_where_nothing_differs() -> None:
     pod_distance(student, student.detach()).backward()
     assert student.grad is not None
     assert student.grad.abs().max() == 0
+
+
+def test_unless_asked_for_every_scale_is_pooled_from_the_map_itself_as_published() -> None:
+    torch.manual_seed(0)
+    student, teacher = torch.randn(2, 2, 3, 8, 8).unbind()
+
+    def published(features: torch.Tensor) -> torch.Tensor:
+        pooled = []
+        for scale in (1, 2, 4):
+            windows = features.square().reshape(2, 3, scale, 8 // scale, scale, 8 // scale)
+            pooled += [windows.mean(dim=5).flatten(1), windows.mean(dim=3).flatten(1)]
+        return torch.cat(pooled, dim=1)
+
+    expected = (published(student) - published(teacher)).square().sum(dim=1).sqrt().mean()
+    assert torch.equal(pod_distance(student, teacher), expected)
+    torch.testing.assert_close(pod_distance(student, teacher, fused=True), expected)

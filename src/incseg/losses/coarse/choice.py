@@ -5,7 +5,7 @@ from typing import TypeGuard
 
 import torch
 
-from incseg.losses.coarse.fused import read_pixels
+from incseg.losses.coarse.fused import label_losses, read_pixels
 from incseg.losses.triton_support import builds, runs_triton
 from incseg.upsampling import CoarseLogits, Scores, interpolate
 
@@ -36,5 +36,12 @@ def is_fused(scores: Scores) -> TypeGuard[CoarseLogits]:
 
 @cache
 def _compiles(device: torch.device) -> bool:
-    example = CoarseLogits(torch.zeros(1, 1, 1, 1, device=device), (1, 1))
-    return builds(lambda: read_pixels(example, "probability"), "losses are computed without fused kernels")
+    """Tried with sizes above 1, for which Triton builds other code than for 1."""
+
+    @torch.enable_grad()
+    def all_kernels() -> None:
+        example = CoarseLogits(torch.zeros(2, 3, 2, 2, device=device, requires_grad=True), (8, 8))
+        labels, _ = read_pixels(example, "probability")
+        label_losses(example, labels).sum().backward()
+
+    return builds(all_kernels, "losses are computed without fused kernels")

@@ -86,8 +86,20 @@ def read_pixels(scores: CoarseLogits, measure: Measure) -> tuple[Tensor, Tensor]
 
 
 def _losses(scores: CoarseLogits, target: Target) -> Tensor:
+    _check(scores, target)  # kernels would read what lies beside a tensor that is too small
     losses: Tensor = _PixelLosses.apply(scores.logits, scores, target)
     return losses
+
+
+def _check(scores: CoarseLogits, target: Target) -> None:
+    pixels, teacher = (len(scores.logits), *scores.size), target.teacher
+    if target.labels is not None and target.labels.shape != pixels:
+        raise ValueError(f"labels must be (B, H, W) = {pixels}: got {tuple(target.labels.shape)}")
+    if teacher is not None and (teacher.logits[:, 0].shape, *teacher[1:]) != (scores.logits[:, 0].shape, *scores[1:]):
+        raise ValueError(
+            f"the teacher's logits must be on the student's grid, {tuple(scores.logits.shape)} for {scores.size}: got "
+            f"{tuple(teacher.logits.shape)} for {teacher.size}"
+        )
 
 
 class _PixelLosses(torch.autograd.Function):

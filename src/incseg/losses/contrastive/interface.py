@@ -83,6 +83,7 @@ def contrastive_distillation_global(
     detach_contrast: bool = False,
     backend: Backend = "auto",
     group: dist.ProcessGroup | None = None,
+    only_members: bool = True,
 ) -> Tensor:
     """``contrastive_distillation`` whose contrast set is the batch of all processes ("each pixel in a minibatch").
 
@@ -96,12 +97,13 @@ def contrastive_distillation_global(
     backward are collective: all processes of the group must call both.
 
     Args and returns: as ``contrastive_distillation``; ``group`` defaults to all processes. ``backend="eager"`` is the
-    definition for one process and is refused with several.
+    definition for one process and is refused with several. ``only_members=False`` keeps ``"auto"`` from leaving out, on
+    a CPU, the pixels that take no part before it begins, which gives the same to rounding.
     """
     sets = ContrastSets(anchors, anchor_labels, teacher.detach(), teacher_labels, anchor_probs, teacher_probs)
     settings = _settings(temperature, denominator, detach_contrast)
     world = dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1
-    return _loss(sets, settings, backend, group=group, world=world)
+    return _loss(sets, settings, backend, group=group, world=world, only_members=only_members)
 
 
 def share_with_positive(anchor_labels: Tensor, teacher_labels: Tensor, *, num_classes: int) -> Tensor:
@@ -126,10 +128,16 @@ def share_with_positive(anchor_labels: Tensor, teacher_labels: Tensor, *, num_cl
 
 
 def _loss(
-    sets: ContrastSets, settings: ContrastSettings, backend: Backend, *, group: dist.ProcessGroup | None, world: int
+    sets: ContrastSets,
+    settings: ContrastSettings,
+    backend: Backend,
+    *,
+    group: dist.ProcessGroup | None,
+    world: int,
+    only_members: bool = True,
 ) -> Tensor:
     _check(*[None if x is None else x.shape for x in sets])
-    if backend == "auto" and world == 1 and sets.anchors.device.type == "cpu":
+    if only_members and backend == "auto" and world == 1 and sets.anchors.device.type == "cpu":
         sets = _members(sets)
     chosen = _choose(sets, backend, world)
     if sets.anchors.shape[0] == 0:

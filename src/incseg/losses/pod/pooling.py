@@ -1,6 +1,7 @@
 """Feature maps pooled over the width and the height of windows, and how far two networks' maps are apart (PLOP)."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -25,12 +26,7 @@ def local_pod(features: Tensor, scales: Sequence[int] = SCALES) -> Tensor:
     Returns:
         (B, L) all pooled values, concatenated.
     """
-    fitting = _fitting(features, scales)
-    if _nested(features, fitting):
-        strips = _coarser(_strips(features, max(fitting)), fitting)  # the map is read once
-    else:
-        strips = [_strips(features, scale) for scale in fitting]
-    return torch.cat([strip.flatten(1) for pair in strips for strip in pair], dim=1)
+    return _joined([_strips(features, scale) for scale in _fitting(features, scales)])
 
 
 def pod_distance(student: Tensor, teacher: Tensor, scales: Sequence[int] = SCALES, *, fused: bool = False) -> Tensor:
@@ -42,17 +38,26 @@ def pod_distance(student: Tensor, teacher: Tensor, scales: Sequence[int] = SCALE
         student: (B, D, h, w) float.
         teacher: the same shape; no gradient flows into it.
         scales: windows per side.
-        fused: by kernels that read both maps once, where these can be used.
+        fused: read both maps once, by a kernel where one can be used; the same to rounding.
 
     Returns:
         A scalar; 0 where the maps agree (with zero gradient), and for an empty batch.
     """
     fitting = _fitting(student, scales)
-    if fused and _nested(student, fitting) and is_fusible(student, teacher):
+    once = fused and _nested(student, fitting)
+    if once and is_fusible(student, teacher):
         strips = _coarser(gap_strips(student, teacher.detach(), max(fitting)), fitting)  # Φ is linear
         return mean_root(torch.stack([part.square().sum(dim=(1, 2, 3)) for pair in strips for part in pair]).sum(dim=0))
-    squares = widened(student).square(), widened(teacher.detach()).square()
-    return mean_norm(local_pod(squares[0], scales) - local_pod(squares[1], scales))
+    pooled = partial(_pooled_once if once else local_pod, scales=fitting)
+    return mean_norm(pooled(widened(student).square()) - pooled(widened(teacher.detach()).square()))
+
+
+def _pooled_once(features: Tensor, scales: Sequence[int]) -> Tensor:
+    return _joined(_coarser(_strips(features, max(scales)), scales))
+
+
+def _joined(strips: Sequence[Strips]) -> Tensor:
+    return torch.cat([strip.flatten(1) for pair in strips for strip in pair], dim=1)
 
 
 def _fitting(features: Tensor, scales: Sequence[int]) -> list[int]:

@@ -1,0 +1,64 @@
+"""Activation checkpointing: the same network after several updates, in less memory."""
+
+import copy
+from contextlib import nullcontext
+
+import pytest
+import segmentation_models_pytorch as smp
+import torch
+from torch import nn
+
+from incseg.models.recompute import recomputed
+
+
+def trained(encoder: nn.Module, *, twice: bool) -> dict[str, torch.Tensor]:
+    """Everything that changes in three updates, batch normalisation learning all the time."""
+    generator = torch.Generator().manual_seed(0)
+    optimizer = torch.optim.SGD(encoder.parameters(), lr=0.1)
+    for _ in range(3):
+        images = torch.rand(2, 3, 64, 64, generator=generator)
+        with recomputed(encoder) if twice else nullcontext():
+            encoder(images)[-1].square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return dict(encoder.state_dict())
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2"])
+def test_a_network_learns_the_same_with_blocks_that_run_twice(name: str) -> None:
+    plain = smp.encoders.get_encoder(name, weights=None).train()
+    plain.requires_grad_(True)
+    again = copy.deepcopy(plain)
+    expected, found = trained(plain, twice=False), trained(again, twice=True)
+    assert any(key.endswith("running_mean") for key in expected)
+    for key, value in expected.items():
+        assert torch.equal(found[key], value), key
+
+
+def test_blocks_keep_their_input_only() -> None:
+    encoder = smp.encoders.get_encoder("resnet18", weights=None).train()
+    kept: list[int] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor.numel())
+        return tensor
+
+    def activations(*, twice: bool) -> int:
+        kept.clear()
+        with (
+            recomputed(encoder) if twice else nullcontext(),
+            torch.autograd.graph.saved_tensors_hooks(note, lambda t: t),
+        ):
+            encoder(torch.rand(2, 3, 64, 64))
+        return sum(kept)
+
+    assert activations(twice=True) < 0.7 * activations(twice=False)
+
+
+def test_nothing_remains_on_the_modules() -> None:
+    encoder = smp.encoders.get_encoder("resnet18", weights=None).train()
+    momenta = [module.momentum for module in encoder.modules() if isinstance(module, nn.BatchNorm2d)]
+    with recomputed(encoder):
+        encoder(torch.rand(2, 3, 64, 64))[-1].sum().backward()
+    assert all("forward" not in vars(module) for module in encoder.modules())
+    assert [module.momentum for module in encoder.modules() if isinstance(module, nn.BatchNorm2d)] == momenta
