@@ -75,11 +75,24 @@ def test_two_processes_train_one_model_and_score_every_image_once(tmp_path: Path
     for pair in zip(two["steps"], one["steps"], strict=True):
         pixels = [torch.tensor(step["confusion"]).sum(1) for step in pair]
         assert torch.equal(*pixels), "each validation pixel must be counted exactly once"
+    assert_same_models(tmp_path / "two", tmp_path / "one")
+
+
+def assert_same_models(two: Path, one: Path) -> None:
+    """Weights, and statistics of batch normalisation: two processes add up in another order."""
     for step in range(2):
-        files = [tmp_path / name / f"step-{step}" / "model.safetensors" for name in ("two", "one")]
-        found, expected = (load_file(file) for file in files)
-        for key in expected:  # weights, and statistics of batch normalisation: sums in float32 in another order
+        found, expected = (load_file(run / f"step-{step}" / "model.safetensors") for run in (two, one))
+        for key in expected:
             torch.testing.assert_close(found[key], expected[key], rtol=1e-3, atol=1e-4, msg=f"{key} of step {step}")
+
+
+def test_two_processes_share_thresholds_and_importance(tmp_path: Path) -> None:
+    data = write_folder(tmp_path / "data", train=16, val=3)
+    command: list[str | Path] = ["train", "folder/2-2/overlapped", "--data-root", data, *SMALL, "--optim.epochs", "1",
+               "--optim.batch-size", "4", "--method", "plop+ewc"]  # fmt: skip
+    run_two(*command, "--out", tmp_path / "two", said=tmp_path)
+    assert run(*command, "--out", tmp_path / "one") == 0
+    assert_same_models(tmp_path / "two", tmp_path / "one")
 
 
 def test_two_processes_solve_what_one_solves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

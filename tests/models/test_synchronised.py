@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from timm.layers.norm_act import BatchNormAct2d
+from timm.layers.split_batchnorm import SplitBatchNorm2d
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -158,3 +159,11 @@ def test_short_types_are_averaged_in_float32(dtype: torch.dtype) -> None:
     torch.testing.assert_close(network.running_var, plain.running_var)
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.usefixtures("group_of_one")
+def test_kinds_that_stay_as_they_are_are_named() -> None:
+    network = nn.Sequential(nn.BatchNorm2d(2), SplitBatchNorm2d(2))
+    with pytest.warns(UserWarning, match="SplitBatchNorm2d is not synchronised: each process normalises its share"):
+        synchronise(network)
+    assert [isinstance(norm, SynchronisedNorm) for norm in network] == [True, False]

@@ -3,6 +3,7 @@
 PyTorch's own is for GPUs, and compiled it gave gradients that were 1 % off.
 """
 
+import warnings
 from typing import Any
 
 import torch
@@ -91,6 +92,10 @@ def synchronise(network: nn.Module) -> None:
             module.__class__ = COUNTERPARTS[type(module)]
         if isinstance(module, SynchronisedNorm):
             module.group, module.processes = group.group_name, group.size()
+        elif isinstance(module, _BatchNorm):
+            warnings.warn(
+                f"{type(module).__name__} is not synchronised: each process normalises its share", stacklevel=2
+            )
 
 
 class _Normalise(torch.autograd.Function):
