@@ -66,7 +66,10 @@ class ImportancePenalty(Penalty):
             return self.penalty(student)
         parameters, before, importance = (list(each) for each in zip(*kept, strict=True))
         moved = torch._foreach_sub(parameters, before)
-        pull = torch._foreach_mul(importance, self.weight)  # in the order of autograd, for the same bits
+        # In the memory layout of θ, in which they are added up: that of Ω may change when it is saved and loaded.
+        pull = [torch.empty_like(parameter) for parameter in parameters]
+        torch._foreach_copy_(pull, importance)
+        torch._foreach_mul_(pull, self.weight)  # in the order of autograd, for the same bits
         torch._foreach_mul_(pull, moved)
         for parameter in parameters:
             parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
