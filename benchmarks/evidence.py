@@ -7,13 +7,14 @@
 
 It can be stopped at any time (Ctrl-C): what is finished can be collected, and run again, it resumes. Runs with a record
 in ``--recorded`` are not trained again; a record is of the same run if precision and the name of the weights' file are
-the same too. Step 0 is trained once per seed for all that can share it, also of other protocols. Two trainings of one
-step 0 differ by as much as two seeds: to compare with a recorded run from the same start, train both, with an
-empty folder as ``--recorded``.
+the same too. Step 0 is trained once per seed for all that can share it, also of other protocols. Two trainings of
+one step 0 differ, and what grows from them differs by more. So rows that are read as differences of tenths are trained
+together: where one of them is missing, or began with another step 0, all of its protocol and seed are planned again.
 """
 
 import argparse
 import itertools
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from incseg.cli.studies import entrant
 from incseg.console import Console
 from incseg.engine.cores import share_of_cores
 from incseg.engine.precision import with_precision
+from incseg.results import Run
 from incseg.study import children
 from incseg.study.comparison_plan import plan_comparison
 from incseg.study.execution import execute, refuse_failures
@@ -57,6 +59,19 @@ class Study:
     methods: Sequence[str]
     seeds: int = ONE
     encoder: str = "resnet18"
+    together: bool = False
+    """Whether its rows are compared with each other in one protocol and seed, and so are to begin with one step 0."""
+
+    def missing(self, runs: Sequence[PlannedRun], records: Path) -> list[PlannedRun]:
+        """Which of these runs are to be trained."""
+        found = {run.folder: first_step(run, records) for run in runs}
+        if not self.together:
+            return [run for run in runs if found[run.folder] is None]
+        starts: dict[tuple[str, int], set[str | None]] = {}
+        for run in runs:
+            starts.setdefault((run.config.protocol, run.seed), set()).add(found[run.folder])
+        scattered = {place for place, known in starts.items() if len(known) > 1 or None in known}
+        return [run for run in runs if (run.config.protocol, run.seed) in scattered]
 
     def runs(self, given: argparse.Namespace) -> Iterator[PlannedRun]:
         """Seed by seed, and of each seed method by method."""
@@ -90,26 +105,26 @@ SEEN = [WHOLE, f"{WHOLE} --analytic.context 0"]
 SHAPED = ["pixel+analytic --pixel.from-the-start true", "dkd+analytic"]
 JOINT, ONE_CLASS, LITE = "voc/offline", "voc/19-1/overlapped", "tu-tf_efficientnet_lite0"
 MAIN = ["mib", "mib+ucd", "plop", "plop+ucd", "analytic"]
+# What of the paper's gain is the contrast, and what the frozen head.
+PAIRED = [*MAIN[:4], FROZEN, f"{FROZEN} --ucd.weight 0.0"]
 LATER = ["star", "dkd", "rcil", "mib+ewf", "mbs", "mib+nest"]
 
 STUDIES = (
     Study("the closed form", [MANY, FEW], ["analytic"], THREE),
     Study("the upper reference", [JOINT], ["ft"], THREE),
     Study("who is ahead", [MANY, FEW], ["ft", *MAIN, "lwf", "ilt", "ucd", "ucd --ucd.weight 0.0", *LATER]),
-    Study("the paper's ablation", [DISJOINT], [*MAIN, "ft", *ABLATIONS["contrast"]]),
+    Study("the paper's ablation", [DISJOINT], ["mib", "mib+ucd", *itertools.chain(*ABLATIONS.values())], together=True),
+    Study("does UCD help", [MANY, FEW], PAIRED, THREE, together=True),
+    Study("the main rows, disjoint", [DISJOINT], [*MAIN, "ft"]),
     Study("with a step 0 of their own", [MANY, FEW], ["sdr", "mib+sdr", *RELEASED]),
     Study("one new class", [ONE_CLASS], [*MAIN, "ft"]),
     Study("ten steps", [TEN], MAIN),
-    Study("what of its gain is the frozen head", [MANY], [FROZEN, f"{FROZEN} --ucd.weight 0.0"]),
     Study("a remedy: more weight", [MANY, FEW], [f"mib+ucd --ucd.weight {value}" for value in (0.1, 1.0)]),
-    Study("does UCD help", [MANY, FEW], MAIN, THREE),
-    *(Study(f"UCD: {name}", [DISJOINT], tried) for name, tried in ABLATIONS.items() if name != "contrast"),
     Study("a wider closed form", [MANY, FEW], [WIDE]),
     Study("ten steps again", [TEN], ["analytic"], THREE),
-    Study("the frozen head again", [MANY], [FROZEN, f"{FROZEN} --ucd.weight 0.0"], THREE),
     Study("another encoder: the upper reference", [JOINT], ["ft"], ONE, LITE),
     Study("another encoder", [MANY, FEW], ["analytic", "mib", "mib+ucd", "plop"], ONE, LITE),
-    Study("UCD: batch size", [DISJOINT], [f"{name} --optim.batch-size 12" for name in ("mib", "mib+ucd")]),
+    Study("batch size", [DISJOINT], [f"{name} --optim.batch-size 12" for name in ("mib", "mib+ucd")], together=True),
     Study("before it again", [MANY, FEW], ["ft", "lwf", "ilt", "sdr", "mib+sdr", "ucd", *RELEASED], THREE),
     Study("a wider closed form again", [MANY, FEW, TEN], [WIDE], THREE),
     Study("one new class and ten steps, trained, again", [ONE_CLASS, TEN], MAIN, THREE),
@@ -124,9 +139,10 @@ STUDIES = (
 )
 
 
-def is_recorded(run: PlannedRun, folder: Path) -> bool:
-    """Whether it was trained before, with this machine's precision."""
-    return find_record(with_precision(run.config), folder) is not None
+def first_step(run: PlannedRun, folder: Path) -> str | None:
+    """Of the record of such a run with this machine's precision: what step 0 scored, if there is one."""
+    record = find_record(with_precision(run.config), folder)
+    return None if record is None else json.dumps(Run.read(record).steps[0]["iou"])
 
 
 def main() -> None:
@@ -156,15 +172,20 @@ def main() -> None:
     ]
     if not given.dry_run:
         children.import_ahead(share_of_cores(given.jobs))
-    planned = {run.folder: run for study in wanted for run in study.runs(given)}
-    runs = [
-        run
-        for run in planned.values()
-        if not any(text in run.method for text in given.without) and (not given.seeds or run.seed in given.seeds)
-    ]
-    missing = [run for run in runs if not is_recorded(run, given.recorded)]
-    print(f"{len(runs)} runs, {len(runs) - len(missing)} of them recorded in {given.recorded}", file=sys.stderr)
-    schedule = Schedule(missing)
+    planned: dict[Path, PlannedRun] = {}
+    missing: dict[Path, PlannedRun] = {}
+    for study in wanted:
+        runs = [
+            run
+            for run in study.runs(given)
+            if not any(text in run.method for text in given.without) and (not given.seeds or run.seed in given.seeds)
+        ]
+        planned |= {run.folder: run for run in runs}
+        to_train = study.missing(runs, given.recorded)
+        print(f"{study.what}: {len(to_train)} of {len(runs)} runs to train", file=sys.stderr)
+        missing |= {run.folder: run for run in to_train if run.folder not in missing}
+    print(f"{len(planned)} runs, {len(missing)} of them to train", file=sys.stderr)
+    schedule = Schedule(list(missing.values()))
     if given.dry_run:
         for run in schedule.runs:
             print(command_of(run, schedule.provider(run)))

@@ -83,6 +83,8 @@ def main() -> None:
     parser.add_argument("--width", type=int)
     given = parser.parse_args()
     folder = RunFolder(given.run)
+    if len(folder.finished_steps) < 2:
+        parser.error(f"{given.run} is not the folder of a run with two or more finished steps")
     config = from_yaml(folder.config)
     if given.data_root is not None:
         config = validate(merge(config.model_dump(), {"data": {"root": given.data_root}}))

@@ -51,6 +51,8 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=8)
     given = parser.parse_args()
     folder = RunFolder(given.run)
+    if not {given.step - 1, given.step} <= set(folder.finished_steps):
+        parser.error(f"{given.run} is not the folder of a run that has finished step {given.step}, one after the first")
     changed = {"model": {"weights": "none"}, "engine": {"compile": False}}  # its own weights; plain PyTorch
     changed |= {"method": given.method} if given.method else {}
     changed |= {"data": {"root": given.data_root}} if given.data_root else {}

@@ -103,4 +103,7 @@ def _without_places(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _named(value: Any) -> Any:
     """A file or folder by its name alone: where it lies says something of the machine and nothing of the run."""
-    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
+    if not isinstance(value, str):
+        return value
+    path = Path(value)
+    return path.name if path.is_absolute() or path.suffix else value
