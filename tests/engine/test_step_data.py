@@ -93,3 +93,22 @@ def test_other_methods_leave_maps_aside(
     first = built.curriculum.steps[0]
     images = TrainingSet(built.curriculum.training_images(first, 64))
     assert next(iter(built.data.batches(first, images, 1))).salient is None
+
+
+@pytest.mark.parametrize("scoring", ["full", "paper"])
+def test_whole_images_come_at_their_own_size_or_as_large_as_they_are_scored(
+    scoring: str, quick_config: MakeConfig, tmp_path: Path
+) -> None:
+    config = quick_config("analytic")
+    config = config.model_copy(update={"data": config.data.model_copy(update={"scoring": scoring, "crop_size": 96})})
+    run = build(config, tmp_path, Fabric(accelerator="cpu"))
+    own = run.curriculum.training_images(run.curriculum.steps[0], 96)
+    as_they_are, as_scored = (
+        [image.shape[-2:] for batch in run.data.whole_images(own, as_scored=asked) for image in batch.images]
+        for asked in (False, True)
+    )
+    assert sorted(as_they_are) == sorted(own.split.shape(index) for index in own.indices)
+    (scored,) = run.curriculum.scored_images(run.curriculum.steps[0])
+    cut = {tuple(scored[index].labels.shape) for index in range(len(scored))}
+    assert {min(size) for size in as_scored} == ({96} if scoring == "paper" else {min(size) for size in as_they_are})
+    assert scoring == "full" or cut == {(96, 96)}

@@ -7,7 +7,7 @@ from PIL import Image
 from torch import Tensor
 from torchvision.transforms import v2
 
-from incseg.loading import CentreCrop, TrainingTransform
+from incseg.loading import CentreCrop, ShortSide, TrainingTransform
 from incseg.loading.transforms import draw_crop
 
 ROWS, COLUMNS = 150, 200
@@ -149,6 +149,16 @@ def test_the_reference_crop_by_hand() -> None:
     # rows are cut off by the border and weigh 3, 3, 1, so that the upper ones mean (3·0 + 3·1 + 1·2)/7 = 5/7.
     assert abs(int(image[0, 0, 0]) - 8 * (8 * 5 / 7 + 2.5)) <= 1
     assert abs(int(image[0, 0, 1]) - 8 * (8 * 5 / 7 + 4.5)) <= 1
+
+
+def test_the_scale_of_the_reference_crop_leaves_nothing_out() -> None:
+    labels = torch.arange(32).reshape(4, 8)
+    grey = (labels * 8).to(torch.uint8).expand(3, 4, 8)
+    image, truth = ShortSide(2)(grey, labels)
+    assert truth.tolist() == [[8 + column for column in (1, 3, 5, 7)], [24 + column for column in (1, 3, 5, 7)]]
+    cut, middle = CentreCrop(2)(grey, labels)
+    assert torch.equal(image[:, :, 1:3], cut)
+    assert torch.equal(truth[:, 1:3], middle)
 
 
 def test_upright_images_are_cut_above_and_below_and_ignored_pixels_stay() -> None:

@@ -46,7 +46,7 @@ def of(step: Step, network: Segmenter, batch: Batch, said: list[str]) -> Context
     counts = torch.bincount(batch.labels.flatten(), minlength=step.num_classes).double()
     return Context(
         base.step, base.student, None, base.batches, base.library,
-        whole_images=lambda: [batch], pixel_counts=lambda: counts, say=said.append,
+        whole_images=lambda _: [batch], pixel_counts=lambda: counts, say=said.append,
     )  # fmt: skip
 
 
@@ -80,6 +80,29 @@ def test_crops_of_training_take_the_place_of_the_images() -> None:
     start = Statistics.empty(network.classifier.layout).with_classes(cells)
     expected = gather(network, start, crops * 2, Fit()).solve(1.0).float()
     torch.testing.assert_close(network.classifier.weight, expected)
+
+
+@pytest.mark.parametrize("carried", [False, True])
+def test_images_are_seen_as_they_are_scored_by_a_head_that_is_solved_now(carried: bool) -> None:
+    asked, batch = list[bool](), images(0, (0, 1, 2))
+
+    def whole_images(as_scored: bool) -> list[Batch]:
+        asked.append(as_scored)
+        return [batch]
+
+    given = of(replace(FIRST, future=()), student(), batch, [])
+    ClosedForm(width=40, carried=carried).end(replace(given, whole_images=whole_images))
+    assert asked == [not carried]
+
+
+@pytest.mark.parametrize(("crops", "as_they_are", "is_said"), [(2, True, True), (2, False, False), (0, True, False)])
+def test_a_head_that_is_fitted_at_another_scale_than_is_scored_is_told(
+    crops: int, as_they_are: bool, is_said: bool
+) -> None:
+    said, batch = list[str](), images(0, (0, 1, 2))
+    given = replace(of(FIRST, student(), batch, said), batches=lambda _: [batch], scored_as_they_are=as_they_are)
+    ClosedForm(width=40, fit=Fit(crops=crops)).end(given)
+    assert any("fitted to training crops, and images are scored as they are" in line for line in said) == is_said
 
 
 def test_with_complete_labels_the_cut_into_steps_does_not_matter() -> None:

@@ -12,7 +12,15 @@ from incseg.engine.evaluator import loading_processes
 from incseg.engine.image_cache import ImageCache
 from incseg.engine.journal import Journal
 from incseg.engine.left_out import LeftOut
-from incseg.loading import BatchAddresses, TrainingImages, TrainingSet, WholeImages, whole_loader
+from incseg.loading import (
+    BatchAddresses,
+    ScaledImages,
+    ShortSide,
+    TrainingImages,
+    TrainingSet,
+    WholeImages,
+    whole_loader,
+)
 from incseg.protocol import Step
 from incseg.seeding import seed_from
 
@@ -50,9 +58,11 @@ class StepData:
             return self.cache.batches(images, addresses, note)
         return (batch.telling_salient() for batch in self.cache.batches(images.telling_salient(), addresses, note))
 
-    def whole_images(self, own: TrainingImages) -> Iterator[Batch]:
-        """This process' share of a step's images, each at its own size."""
+    def whole_images(self, own: TrainingImages, *, as_scored: bool) -> Iterator[Batch]:
+        """This process' share of a step's images, each at its own size or at the scale at which it would be scored."""
         whole = WholeImages(own.split, own.indices, own.table)
+        if as_scored and self.config.data.scoring == "paper":
+            whole = ScaledImages(own.split, own.indices, own.table, ShortSide(self.config.data.crop_size))
         engine, fabric = self.config.engine, self.fabric
         workers, done = loading_processes(self.config), 0
         share = range(fabric.global_rank, len(whole), fabric.world_size)

@@ -176,7 +176,7 @@ class Trainer:
             library=Library(self.curriculum, self.config.data.crop_size),
             optim=self.config.optim,
             stable_curvature=self.config.optim.stable_curvature(step.index),
-            whole_images=lambda: self.data.whole_images(own),
+            whole_images=lambda as_scored: self.data.whole_images(own, as_scored=as_scored),
             pixel_counts=lambda: self.data.pixel_counts(own, step.num_classes),
             pretrained_encoder=lambda: original_encoder(self.student, self.config.model.weights),
             images_overlap=self.curriculum.protocol.setting is Setting.OVERLAPPED,
@@ -184,6 +184,7 @@ class Trainer:
             autocast=self.fabric.autocast,
             seed=seed_from(self.config.seed, "method", step.index),
             say=self.journal.say,
+            scored_as_they_are=self.config.data.scoring == "full",
             fused=self.config.engine.compile,
         )
 

@@ -2,6 +2,7 @@
 
 from incseg.loading.addresses import Address, BatchAddresses, batches_per_epoch
 from incseg.loading.batches import (
+    ScaledImages,
     ScoredImages,
     TrainingImages,
     TrainingSet,
@@ -12,7 +13,7 @@ from incseg.loading.batches import (
 from incseg.loading.generated import PictureFolder, open_generator
 from incseg.loading.loaders import device_loader, none_killed, training_loader, whole_loader
 from incseg.loading.replay import ClassPictures, KeptImages, Replay, ReplayedImages
-from incseg.loading.transforms import CentreCrop, TrainingTransform
+from incseg.loading.transforms import CentreCrop, ShortSide, TrainingTransform
 
 __all__ = [
     "Address",
@@ -23,7 +24,9 @@ __all__ = [
     "PictureFolder",
     "Replay",
     "ReplayedImages",
+    "ScaledImages",
     "ScoredImages",
+    "ShortSide",
     "TrainingImages",
     "TrainingSet",
     "TrainingTransform",

@@ -19,7 +19,7 @@ from incseg.errors import InputError, Note, refuse
 from incseg.loading.addresses import Address
 from incseg.loading.reduced import usual_shapes
 from incseg.loading.replay import KeptImages, Replay
-from incseg.loading.transforms import CentreCrop, TrainingTransform, relabelled
+from incseg.loading.transforms import CentreCrop, ShortSide, TrainingTransform, relabelled
 from incseg.protocol import BACKGROUND, IGNORE, SALIENT
 from incseg.sizes import Size
 
@@ -164,6 +164,17 @@ class WholeImages(Dataset[Batch]):
     def __getitem__(self, position: int) -> Batch:
         index = self.indices[position]
         return Batch(self.split.image(index), self.table[self.split.mask(index).long()])
+
+
+@dataclass(frozen=True)
+class ScaledImages(WholeImages):
+    """Whole images with labels, resized."""
+
+    scale: ShortSide
+
+    def __getitem__(self, position: int) -> Batch:
+        whole = super().__getitem__(position)
+        return Batch(*self.scale(whole.images, whole.labels))
 
 
 @dataclass(frozen=True)

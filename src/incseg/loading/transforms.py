@@ -88,8 +88,8 @@ def side_in_crops(size: Size, crop_size: int) -> float:
     return crop_size * max(size) / math.sqrt(USUAL_SHARE * height * width)
 
 
-class CentreCrop:
-    """Resizes the short side to ``size`` and crops the centre square: what MiB, PLOP and UCD score.
+class ShortSide:
+    """Resizes the short side to ``size``: the scale at which MiB, PLOP and UCD score.
 
     Works on Pillow images, as they do, so that exactly the same pixels are scored: images are interpolated with
     antialiasing, labels take the nearest pixel.
@@ -99,13 +99,20 @@ class CentreCrop:
         self.size = size
 
     def __call__(self, image: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """(3, H, W) uint8 and (H, W) int64 → (3, S, S) and (S, S) with S = ``size``."""
+        """(3, H, W) uint8 and (H, W) integers → (3, H', W') and (H', W') int64 with ``size`` the smaller of H', W'."""
         picture = Image.fromarray(image.permute(1, 2, 0).numpy())
         truth = Image.fromarray(labels.numpy().astype(np.uint8))
-        pixels = torch.from_numpy(np.array(self._resize_and_crop(picture, InterpolationMode.BILINEAR))).permute(2, 0, 1)
-        return pixels, torch.from_numpy(np.array(self._resize_and_crop(truth, InterpolationMode.NEAREST))).long()
+        pixels = torch.from_numpy(np.array(self._resized(picture, InterpolationMode.BILINEAR))).permute(2, 0, 1)
+        return pixels, torch.from_numpy(np.array(self._resized(truth, InterpolationMode.NEAREST))).long()
 
-    def _resize_and_crop(self, picture: Image.Image, interpolation: InterpolationMode) -> Image.Image:
-        resized = resizing.resize(picture, self.size, interpolation)
-        cut: Image.Image = resizing.center_crop(resized, self.size)
+    def _resized(self, picture: Image.Image, interpolation: InterpolationMode) -> Image.Image:
+        resized: Image.Image = resizing.resize(picture, self.size, interpolation)
+        return resized
+
+
+class CentreCrop(ShortSide):
+    """Cuts the centre square out as well, S × S with S = ``size``: what MiB, PLOP and UCD score."""
+
+    def _resized(self, picture: Image.Image, interpolation: InterpolationMode) -> Image.Image:
+        cut: Image.Image = resizing.center_crop(super()._resized(picture, interpolation), self.size)
         return cut

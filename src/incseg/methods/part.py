@@ -47,8 +47,9 @@ class Context:
 
     Where the loss curves more than this, every update overshoots the minimum by more than the one before.
     """
-    whole_images: Callable[[], Iterable[Batch]] = tuple
-    """One pass over the step's own training images as they are: each at its own size, those of one size together."""
+    whole_images: Callable[[bool], Iterable[Batch]] = lambda as_scored: ()  # noqa: ARG005
+    """One pass over the step's own training images, those of one size together: as they are, or if asked for that, as
+    large as they would be if they were scored."""
     pixel_counts: Callable[[], Tensor] = lambda: torch.zeros(0)
     """(C,) pixels of each class in the labels of these images, in float64."""
     pretrained_encoder: Callable[[], nn.Module | None] = lambda: None
@@ -57,6 +58,8 @@ class Context:
     """Whether these images may show classes of later steps, as in the overlapped setting."""
     labels_everything: bool = True
     """Whether these images label every class the student knows, not only those of the step."""
+    scored_as_they_are: bool = False
+    """Whether images are scored at their own size, instead of at the scale of training crops."""
     fused: bool = False
     """Whether losses at the size of the image may avoid that size: ``engine.compile``."""
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext

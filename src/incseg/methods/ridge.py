@@ -69,9 +69,12 @@ class ClosedForm(Part):
             context.student.keep_original(None)  # for nothing
             context.say(f"the model gets no statistics for later extensions: {error}")
             return
+        if self.fit.crops:
+            _name_other_scale(context)
         cells = context.pixel_counts() / statistics.layout.stride**2
         statistics = statistics.with_classes(cells[statistics.num_classes :])
-        images = context.batches(self.fit.crops) if self.fit.crops else context.whole_images()
+        # A head that is solved now is scored at once; what is only carried will meet images as they are.
+        images = context.batches(self.fit.crops) if self.fit.crops else context.whole_images(self.solves)
         complete = context.step.complete
         statistics = gather(context.student, statistics, images, self.fit, _sum_over_processes, complete=complete)
         _name_unseen_classes(context, statistics)
@@ -122,9 +125,19 @@ def _name_unseen_classes(context: Context, statistics: Statistics) -> None:
     """A class so thin that no cell shows it at its centre gets no score; better to know before using the model."""
     unseen = [context.library.classes[c] for c in context.step.new if not statistics.cross[:, c].any()]
     if unseen:
+        finer = ", --analytic.stride 8 is finer" if context.step.index == 0 else ""  # later steps have its grid
         context.say(
             f"not learnt, because no cell of {statistics.layout.stride} pixels has its centre on it: "
-            f"{', '.join(unseen)}; --analytic.soft true counts all pixels of a cell, --analytic.stride 8 is finer."
+            f"{', '.join(unseen)}; --analytic.soft true counts all pixels of a cell{finer}."
+        )
+
+
+def _name_other_scale(context: Context) -> None:
+    """Features at another scale than those that are scored give a worse head; said once, where nothing is lost yet."""
+    if context.scored_as_they_are and context.step.index == 0:
+        context.say(
+            "the head is fitted to training crops, and images are scored as they are: --analytic.crops 0 "
+            "--analytic.mirrored true fits it to those."
         )
 
 
@@ -159,7 +172,7 @@ def analytic(
     ``width`` follows from the network unless it is given, and the statistics then stay below 70 MB; ``stride`` is 16,
     or 8 where the network's embedding is finer. ``original`` counts the last stages of the encoder as it was before
     training that the head sees too, ``context`` the cells along a side of the window around a cell whose mean it sees,
-    and ``crops`` the passes over training crops that are seen instead of the images as they are.
+    and ``crops`` the passes over training crops that are seen instead of the images as they are scored.
     """
     fit = Fit(balance, ridge, mirrored, certainty, soft, crops)
     return [default(CrossEntropy()), ClosedForm(width, stages, stride, seed, original, context, fit)]
