@@ -42,6 +42,8 @@ def read_image(image: ImageLike) -> Pixels:
         return image
     if isinstance(image, Image.Image):
         return np.array(_to_rgb(_upright(image)))
+    if not isinstance(image, (str, Path)):
+        raise InputError(f"an image must be a file, a Pillow image or an array (H, W, 3), not {type(image).__name__}.")
     with _opened(image, "image") as opened:
         return np.array(_to_rgb(_upright(opened)))
 

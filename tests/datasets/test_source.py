@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -85,7 +86,9 @@ def replace_mask(path: Path, array: NDArray[np.uint8]) -> None:
         ),
         (lambda f: (f / "masks/001.png").unlink(), r"001\.png is missing"),
         (lambda f: (f / "images/001.png").unlink(), "'001' is listed"),
-        (lambda f: (f / "classes.txt").unlink(), r"classes\.txt is missing"),
+        (lambda f: (f / "classes.txt").unlink(), r"classes\.txt is missing: a data folder must hold images/, masks/"),
+        (lambda f: shutil.rmtree(f / "masks"), r"masks is missing: a data folder must hold"),
+        (lambda f: (f / "classes.txt").write_text("background\n\na\n"), r"line 2 of .*classes\.txt is empty"),
         (
             lambda f: (f / "classes.txt").write_text("background"),
             "the background in its first line and at least one class",

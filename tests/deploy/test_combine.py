@@ -116,6 +116,14 @@ def test_a_class_that_both_places_added_is_one(places: Path, solved_base: Path, 
     columns = [required_statistics(model)[0].cross[:, 5] for model in (merged, first, again)]
     assert difference(columns[0], columns[1] + columns[2]) < 1e-12
     assert [record["new_classes"] for record in merged.history[1:]] == [["ring"], []]
+    merged.save(tmp_path / "merged.safetensors")
+    file, runs = incseg.load(tmp_path / "merged.safetensors"), [places / "a", tmp_path / "again"]
+    without = forget(file, ["ring"], runs).model
+    assert difference(head(without), head(base)) < 1e-6
+    with pytest.raises(InputError, match=r"'ring' was learnt elsewhere too, .*: name every run"):
+        forget(file, ["ring"], runs[:1])
+    with pytest.raises(InputError, match="'ring' was learnt from other images than those of the named runs"):
+        forget(first, ["ring"], runs)
 
 
 def test_what_cannot_be_merged_is_named(places: Path, solved_base: Path, tiny_model: Model, tmp_path: Path) -> None:
@@ -131,6 +139,8 @@ def test_what_cannot_be_merged_is_named(places: Path, solved_base: Path, tiny_mo
     assert run("merge", places / "a", places / "b", "--out", places / "chain") == 2  # holds a model already
     with pytest.raises(InputError, match="have learnt from the same images, which would count twice"):
         merge(a, incseg.load(places / "a"))
+    with pytest.raises(InputError, match=r"have learnt ring from the same images, .* with --base"):
+        merge(incseg.load(places / "chain"), a, base)
     statistics, fit = required_statistics(b)
     sizes = b.segmenter.classifier.head_sizes
     otherwise = replace(fit, balance=1.0, soft=True)
@@ -177,12 +187,12 @@ def test_classes_of_one_step_are_forgotten_together(solved_base: Path, places: P
     assert forget(model, ["ring", "flower"]).model.classes == BASE
     moved = shutil.copytree(tmp_path / "run", tmp_path / "elsewhere")
     for name, learnt_in, message in [
-        ("disc", None, "'disc' was known before .* began: name the run that learnt it"),
-        ("disc", solved_base, "'disc' was learnt in step 0 of .* cannot be subtracted"),
-        ("disk", None, "no class 'disk': .* Did you mean 'disc'"),
-        ("background", None, "no class 'background'"),
-        ("ring", places / "b", "no step of .*b learnt 'ring'"),
-        ("ring", folder, "is not the folder of a run with finished steps"),
+        ("disc", [], "'disc' was known before .* began: name the run that learnt it"),
+        ("disc", [solved_base], "'disc' was learnt in step 0 of .* cannot be subtracted"),
+        ("disk", [], "no class 'disk': .* Did you mean 'disc'"),
+        ("background", [], "no class 'background'"),
+        ("ring", [places / "b"], "no step of .*b learnt 'ring'"),
+        ("ring", [folder], "is not the folder of a run with finished steps"),
     ]:
         with pytest.raises(InputError, match=message):
             forget(incseg.load(moved), [name], learnt_in)

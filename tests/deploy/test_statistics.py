@@ -243,6 +243,10 @@ MASK[16:48, 16:48] = 1
         ([IMAGE], [IMAGE], ["ring"], "must be an array (H, W) of whole numbers, not (64, 64, 3)"),
         ([IMAGE[..., 0]], [MASK], ["ring"], "an image array must be (H, W, 3)"),
         ([IMAGE], ["nowhere.png"], ["ring"], "the mask nowhere.png is missing"),
+        ("a.jpg", "a.png", ["ring"], "images must be a list, also of one: ['a.jpg']"),
+        ([torch.zeros(3, 64, 64)], [MASK], ["ring"], "an image must be a file, a Pillow image or an array"),
+        ([IMAGE], [MASK], [None], "every new class needs a name of one line"),
+        ([IMAGE], [MASK], ["ring\nmoon"], "every new class needs a name of one line"),
     ],
 )
 def test_what_cannot_be_learnt_is_named(
@@ -251,6 +255,14 @@ def test_what_cannot_be_learnt_is_named(
     with pytest.raises(InputError) as caught:
         incseg.load(solved_base).learn(images, masks, names)
     assert message in str(caught.value)
+
+
+def test_generators_are_lists_too_and_what_no_cell_shows_is_named(solved_base: Path) -> None:
+    thin, model = np.zeros((64, 64), np.uint8), incseg.load(solved_base)
+    thin[0, :2] = 1
+    with pytest.warns(UserWarning, match="not learnt, because no cell of 8 pixels has its centre on it: ring"):
+        learnt = model.learn((image for image in [IMAGE]), (mask for mask in [thin]), ["ring"])  # type: ignore[arg-type]
+    assert learnt.classes == (*BASE, "ring")
 
 
 def test_without_statistics_nothing_is_learnt(tiny_model: Model, solved_base: Path, tmp_path: Path) -> None:

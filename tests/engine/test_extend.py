@@ -175,6 +175,10 @@ def test_a_closed_form_follows_the_rules_of_the_statistics_it_adds_to(tiny_model
 
     assert rules("analytic") == asdict(Fit(balance=0.1, mirrored=True))
     assert rules("analytic", balance=0.5) == asdict(Fit(balance=0.5, mirrored=True))
+    assert rules("analytic", width=64, context=None)["width"] == 64
+    for name, value in (("width", 128), ("stride", 16), ("context", 31), ("stages", 3)):
+        with pytest.raises(InputError, match=f"--analytic.{name} {value} is not possible here: .* were gathered with"):
+            rules("analytic", **{name: value})
     assert rules("ft") == {}
     assert choose_settings(tiny_model, source, new, "analytic", 1, None, {}).settings == {}
 

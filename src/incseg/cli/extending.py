@@ -249,8 +249,8 @@ def forget(
     classes: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="CLASS")],
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")],
     learnt_in: Annotated[
-        Path | None, tyro.conf.arg(metavar="RUN", help_behavior_hint="(default: the run of MODEL)")
-    ] = None,
+        tuple[Path, ...], tyro.conf.arg(metavar="RUN...", help_behavior_hint="(default: the run of MODEL)")
+    ] = (),
 ) -> None:
     """Take a class away again: subtract from a model's statistics what the images of that class had added.
 
@@ -263,7 +263,8 @@ def forget(
         model: folder of a run, a step-K folder, or a .safetensors file.
         classes: all classes that a step learnt.
         out: folder of the result, a model like any other.
-        learnt_in: the run that learnt them, if the model has been extended again since.
+        learnt_in: the run that learnt them, if the model has been extended again since; all of them, if it was merged
+            from several.
     """
     if not classes:
         raise InputError("name the class to forget: incseg forget MODEL CLASS --out DIR.")
@@ -271,8 +272,8 @@ def forget(
     (known,) = refuse_missing_models(model)
     for name in classes:
         known_class(name, known)
-    if learnt_in is not None:
-        run_with_steps(learnt_in, "--learnt-in")
+    for run in learnt_in:
+        run_with_steps(run, "--learnt-in")
 
     from incseg.deploy.combine import forget as without
 

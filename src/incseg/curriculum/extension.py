@@ -143,8 +143,8 @@ class Extension(Curriculum):
             raise InputError(f"--validation {self.data.validation} has an empty val.txt: it lists no image to score.")
         if not any(len(scored.split) for scored in self._scored):
             raise InputError(
-                f"{self.source.name} has no validation image, nothing to score on; add some to its val.txt, "
-                "or remove that file, and a fifth of the images is held out."
+                f"{self.source.name} has no validation image, nothing to score on: give it more images, of which a "
+                "fifth is held out unless a val.txt lists others, or score on another folder with --validation DIR."
             )
 
     def _require_every_class(self) -> None:

@@ -12,8 +12,9 @@ from incseg.datasets.file_split import NOT_LISTED, FileSplit
 from incseg.datasets.formats import open_foreign
 from incseg.datasets.held_out import hold_out
 from incseg.datasets.listed import names_listed
-from incseg.datasets.source import Domains, Source, dataset, existing_root, read_lines, require_distinct
+from incseg.datasets.source import Domains, Source, dataset, existing_root, require_distinct
 from incseg.errors import InputError
+from incseg.files import read_text
 from incseg.images import IMAGE_SUFFIXES
 from incseg.protocol import IGNORE
 
@@ -60,9 +61,24 @@ def subfolder_of(name: str) -> str:
     return name.split("/", maxsplit=1)[0]
 
 
+def _lines(path: Path) -> list[str]:
+    """Of the list of classes; an empty one would shift the ids of those below it."""
+    try:
+        text = read_text(path)
+    except FileNotFoundError:
+        raise InputError(f"{path} is missing: a data folder must hold {LAYOUT}.") from None
+    lines = [line.strip() for line in text.rstrip().splitlines()]
+    if "" in lines:
+        raise InputError(
+            f"line {lines.index('') + 1} of {path} is empty, and every line is the id of a class: delete it, or name "
+            "what has that id in the masks."
+        )
+    return lines
+
+
 def _classes(path: Path) -> tuple[tuple[str, ...], list[int]]:
     """The names, and for each the value of its pixels in the masks: as in ``car = 255``, or the number of its line."""
-    found = [re.fullmatch(r"(.*\S)\s*=\s*(\d+)", line) or line for line in read_lines(path)]
+    found = [re.fullmatch(r"(.*\S)\s*=\s*(\d+)", line) or line for line in _lines(path)]
     names = tuple(line if isinstance(line, str) else line[1] for line in found)
     values = [index if isinstance(line, str) else int(line[2]) for index, line in enumerate(found)]
     require_distinct(names, path)
@@ -114,6 +130,8 @@ def _images(folder: Path) -> dict[str, Path]:
 
 def _masks(folder: Path) -> dict[str, Path]:
     """Every mask by its name; of several files of one name, the one with the preferred suffix."""
+    if not folder.is_dir():
+        raise InputError(f"{folder} is missing: a data folder must hold {LAYOUT}.")
     found = [path for path in _visible(folder) if path.suffix.lower() in MASK_SUFFIXES]
     found.sort(key=lambda path: -MASK_SUFFIXES.index(path.suffix.lower()))
     return {_name(path, folder): path for path in found}

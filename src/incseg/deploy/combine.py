@@ -31,9 +31,10 @@ NOTHING = 1e-9  # what is left of a column, as a share of it, that is rounding o
 def merge(first: Model, second: Model, base: TrainedModel | None = None) -> Model:
     """One model of two that were extended in closed form from the same base; no image is needed.
 
-    A class that both have added under one name is one class. The result is what extending the base by the images of
-    both at once would give: every step labels its background with the head of the base, and weighs a class by its own
-    cells.
+    A class that both have added under one name is one class. With different classes the result is what extending the
+    base by the images of both at once would give, to the rounding of products in float32: every step labels its
+    background with the head of the base. A class that both have added is weighed in each by its own cells, and then the
+    sums differ a little from those of all its images at once.
 
     Args:
         first: its new classes come first.
@@ -51,6 +52,7 @@ def merge(first: Model, second: Model, base: TrainedModel | None = None) -> Mode
                 "extensions of one base can be merged."
             )
     _require_same_rules(first, second)
+    _require_different_images(first, second, base)
     from_second = [name for name in second.classes if name not in first.classes]
     classes = (*first.classes, *from_second)
     statistics, fit = _combined(classes, [(1, first), (1, second), (-1, base)])
@@ -68,23 +70,24 @@ class Forgotten:
     """For the person and the model card."""
 
 
-def forget(model: Model, names: Sequence[str], learnt_in: Path | None = None) -> Forgotten:
+def forget(model: Model, names: Sequence[str], learnt_in: Sequence[Path] = ()) -> Forgotten:
     """A model without what the steps that learnt these classes added to it.
 
     Args:
         model: extended in closed form.
         names: classes that whole steps have learnt: what one step added cannot be told apart by class.
-        learnt_in: the run of these steps; None: that of the model.
+        learnt_in: the runs of these steps, several if it was merged from them; none: that of the model.
     """
     forgotten = [known_class(name, model.classes) for name in names]
-    run = _run_of(model, learnt_in)
+    runs = _runs_of(model, learnt_in)
     terms: list[tuple[int, TrainedModel]] = [(1, model)]
-    for index in sorted({_learnt_at(name, run) for name in forgotten}):
+    for run, index in sorted(_steps_that_learnt(forgotten, runs), key=str):
         before, after = (TrainedModel.open(run.path, step, "cpu") for step in (index - 1, index))
         _require_same_network(after, model)
         _require_whole_step(after, before, model, forgotten)
         terms += [(-1, after), (1, before)]
     statistics, fit = _combined(model.classes, terms)
+    _require_nothing_else(model, forgotten, statistics)
     channels = [channel for channel, name in enumerate(model.classes) if name not in forgotten]
     smaller = with_statistics(
         model,
@@ -100,7 +103,8 @@ def forget(model: Model, names: Sequence[str], learnt_in: Path | None = None) ->
     before_columns = required_statistics(model)[0].cross
     left = [name for name in forgotten if _is_left(statistics.cross, before_columns, model.classes.index(name))]
     has_others = any(name not in after.classes for name in smaller.classes for _, after in terms[1:])
-    return Forgotten(smaller, _remark(forgotten, left, run.path, has_others=has_others))
+    places = ", ".join(str(run.path) for run in runs)
+    return Forgotten(smaller, _remark(forgotten, left, places, has_others=has_others))
 
 
 def _combined(classes: Sequence[str], terms: Sequence[tuple[int, TrainedModel]]) -> tuple[Statistics, Fit]:
@@ -155,16 +159,30 @@ def _common_base(first: TrainedModel, second: TrainedModel) -> TrainedModel:
 
 
 def _require_same_rules(first: TrainedModel, second: TrainedModel) -> None:
-    """Refuse to add what was counted in different ways, and what is the same twice."""
-    (one, fit), (two, other) = required_statistics(first), required_statistics(second)
+    """Refuse to add what was counted in different ways."""
+    fit, other = required_statistics(first)[1], required_statistics(second)[1]
     differing = [field.name for field in fields(fit) if getattr(fit, field.name) != getattr(other, field.name)]
     if differing:
         raise InputError(
             f"{first.path} and {second.path} were extended with different settings of the closed form "
             f"({', '.join(differing)}): extend one of them again with the other's --analytic.… and merge them then."
         )
+
+
+def _require_different_images(first: TrainedModel, second: TrainedModel, base: TrainedModel) -> None:
+    """Refuse to count images twice: those of all that two models have learnt, or of a step that both begin with."""
+    (one, _), (two, _) = required_statistics(first), required_statistics(second)
     if torch.equal(one.gram, two.gram.to(one.gram)):
         raise InputError(f"{first.path} and {second.path} have learnt from the same images, which would count twice.")
+    cells = [
+        dict(zip(model.classes, found.cells.tolist(), strict=True)) for model, found in ((first, one), (second, two))
+    ]
+    shared = [name for name in first.classes if name in second.classes and name not in base.classes]
+    if alike := [name for name in shared if cells[0][name] == cells[1][name] > 0]:
+        raise InputError(
+            f"{first.path} and {second.path} have learnt {', '.join(alike)} from the same images, which would count "
+            "twice: name the model that knew it first, from which both were extended, with --base."
+        )
 
 
 def _require_same_network(model: TrainedModel, other: TrainedModel) -> None:
@@ -185,16 +203,47 @@ def _network(model: TrainedModel) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in state.items() if not name.startswith("classifier.")}
 
 
-def _run_of(model: TrainedModel, learnt_in: Path | None) -> RunFolder:
-    """The run in which classes were learnt."""
-    if learnt_in is not None:
-        return run_with_steps(learnt_in, "--learnt-in")
+def _runs_of(model: TrainedModel, learnt_in: Sequence[Path]) -> list[RunFolder]:
+    """The runs in which classes were learnt."""
+    if learnt_in:
+        return [run_with_steps(place, "--learnt-in") for place in learnt_in]
     place = RunFolder.holding(model.path) if model.path is not None else None
     if place is None:
         raise InputError(
             f"{model.path} is not the step of a run: name the run in which the class was learnt with --learnt-in RUN."
         )
-    return place[0]
+    return [place[0]]
+
+
+def _steps_that_learnt(names: Sequence[str], runs: Sequence[RunFolder]) -> set[tuple[RunFolder, int]]:
+    """Every class must be learnt in one of the runs, and in every run one of them."""
+    found: set[tuple[RunFolder, int]] = set()
+    for run in runs:
+        known = set(describe_model(run.model(run.finished_steps[-1])).classes)
+        there = [name for name in names if name in known] or names[:1]  # of which it is then said that it is not there
+        found |= {(run, _learnt_at(name, run)) for name in there}
+    for name in names:
+        if not any(name in describe_model(run.model(index)).classes for run, index in found):
+            _learnt_at(name, runs[0])
+    return found
+
+
+def _require_nothing_else(model: TrainedModel, forgotten: Sequence[str], statistics: Statistics) -> None:
+    """Refuse to take away less than what was labelled as a class, or more."""
+    before = required_statistics(model)[0].cells
+    for name in forgotten:
+        channel = model.classes.index(name)
+        left, rounding = float(statistics.cells[channel]), NOTHING * float(before[channel])
+        if left > rounding:
+            raise InputError(
+                f"'{name}' was learnt elsewhere too, and those images would stay: name every run that learnt it, with "
+                "--learnt-in RUN RUN."
+            )
+        if left < -rounding:
+            raise InputError(
+                f"'{name}' was learnt from other images than those of the named runs: {model.path} does not hold all "
+                "of them."
+            )
 
 
 def _learnt_at(name: str, run: RunFolder) -> int:
@@ -256,13 +305,13 @@ def _is_left(cross: Tensor, before: Tensor, channel: int) -> bool:
     return bool(cross[:, channel].norm() > NOTHING * before[:, channel].norm())
 
 
-def _remark(forgotten: Sequence[str], left: Sequence[str], run: Path, *, has_others: bool) -> str:
+def _remark(forgotten: Sequence[str], left: Sequence[str], runs: str, *, has_others: bool) -> str:
     """What is gone and what is left, as it is."""
-    sentences = [f"All that the images of {', '.join(forgotten)} added in {run} is subtracted, and the class is gone."]
+    sentences = [f"All that the images of {', '.join(forgotten)} added in {runs} is subtracted, and the class is gone."]
     if left:
         sentences.append(
-            f"Left of {', '.join(left)}: parts of other steps' images that the model took for it; they stay in the "
-            "sums as cells of no class."
+            f"Left of {', '.join(left)}: parts of other steps' images that the model took for it, or that were "
+            "labelled so when it was known already; they stay in the sums as cells of no class."
         )
     if has_others:
         sentences.append(

@@ -26,7 +26,11 @@ class GivenImages(Split):
     @classmethod
     def read(cls, images: Sequence[ImageLike], masks: Sequence[MaskLike]) -> "GivenImages":
         """From files, Pillow images or arrays; each mask must have the size of its image."""
-        if len(images) != len(masks) or not len(images):
+        for what, given in (("images", images), ("masks", masks)):
+            if isinstance(given, (str, Path)):
+                raise InputError(f"{what} must be a list, also of one: [{str(given)!r}].")
+        images, masks = list(images), list(masks)  # a generator has no length
+        if len(images) != len(masks) or not images:
             raise InputError(f"every image needs one mask, and there are {len(images)} images and {len(masks)} masks.")
         pixels = [read_image(image) for image in images]
         return cls(pixels, [_mask(mask, pixels[index].shape[:2], index) for index, mask in enumerate(masks)])

@@ -41,6 +41,7 @@ def model_card(
     facts = {
         "classes": list(model.classes),
         "architecture": architecture.model_dump(mode="json"),
+        "head": model.segmenter.classifier.in_words,
         "parameters": parameters,
         "history": steps,
     }
@@ -51,6 +52,7 @@ def model_card(
         num_classes=len(model.classes) - 1,
         architecture=escaped(f"{architecture.decoder} on {architecture.encoder}"),
         parameters=f"{parameters / 1e6:.1f}",
+        head=escaped(model.segmenter.classifier.in_words),
         history_table=_history_table(steps),
         remark=escaped(remark),
         class_table=_class_table(model.classes, steps),

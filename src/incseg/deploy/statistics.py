@@ -1,6 +1,7 @@
 """The statistics a model carries: gathered from its training images, and added to when it learns in closed form."""
 
 import copy
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -76,6 +77,7 @@ def learn(model: AnyModel, images: Sequence[ImageLike], masks: Sequence[MaskLike
     labelled = Labelled(reduced(given, model.segmenter.architecture.longest_side), ("background", *names), table)
     segmenter = copy.deepcopy(model.segmenter).to(statistics.gram.device)
     statistics = labelled.added_to(statistics, fit, segmenter)
+    _name_unseen(names, statistics)
     sizes = [*segmenter.classifier.head_sizes, len(names)]
     record = {"new_classes": list(names), "method": CLOSED_FORM, "training_images": len(given)}
     return with_statistics(
@@ -261,14 +263,22 @@ def _table(channels: Sequence[int]) -> Tensor:
     return table
 
 
+def _name_unseen(names: Sequence[str], statistics: Statistics) -> None:
+    """A class so thin that no cell shows it at its centre gets no score."""
+    columns, cell = statistics.cross.T[-len(names) :], statistics.layout.stride
+    if unseen := [name for name, column in zip(names, columns, strict=True) if not column.any()]:
+        said = f"not learnt, because no cell of {cell} pixels has its centre on it: {', '.join(unseen)}"
+        warnings.warn(said, stacklevel=4)
+
+
 def _refuse_names(model: TrainedModel, names: Sequence[str]) -> None:
     """New classes need names of their own."""
     if isinstance(names, str) or not names:
         raise InputError("the names of the new classes are a list, in the order of their ids: names=['ring'].")
     taken = {plain(name): name for name in model.classes}
     for name in names:
-        if not name.strip():
-            raise InputError(f"every new class needs a name, and one of {list(names)} is empty.")
+        if not isinstance(name, str) or not name.strip() or len(name.splitlines()) > 1:
+            raise InputError(f"every new class needs a name of one line, and one of {list(names)} has none.")
         if plain(name) in taken:
             raise InputError(
                 f"the model already knows '{taken[plain(name)]}': every new class needs a name of its own."

@@ -95,6 +95,7 @@ def choose_settings(
     often as without them: an epoch has then twice as many iterations.
     """
     check_extension_settings(settings)
+    _require_same_features(model, settings)
     trained = model.history[-1] if model.history else {}
     longest_side = model.segmenter.architecture.longest_side
     batch_size = settings.get("optim", {}).get("batch_size") or _batch_size(len(source.train))
@@ -130,6 +131,21 @@ def _rules(model: TrainedModel, method: str) -> dict[str, Any]:
     """Those by which the model's statistics were gathered, as settings: whoever adds to them follows them too."""
     found = model.statistics() if CLOSED_FORM in methods.summands(method) else None
     return {} if found is None else {CLOSED_FORM: asdict(found[1])}
+
+
+def _require_same_features(model: TrainedModel, settings: Mapping[str, Any]) -> None:
+    """Refuse other features than those of the statistics that an extension adds to."""
+    found, given = model.statistics(), settings.get(CLOSED_FORM, {})
+    if found is None:
+        return
+    for name in ("width", "stages", "stride", "seed", "original", "context"):
+        own = getattr(found[0].layout, name)
+        if given.get(name) not in (None, own):
+            raise InputError(
+                f"--{CLOSED_FORM}.{name} {given[name]} is not possible here: the extension adds to the model's "
+                f"statistics, which were gathered with {own}. Other features are chosen when a model is trained, by "
+                f"--method {CLOSED_FORM}."
+            )
 
 
 def _batch_size(images: int) -> int:

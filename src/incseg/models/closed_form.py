@@ -129,6 +129,12 @@ class ClosedFormHead(Head):
         return self.features.layout
 
     @property
+    def in_words(self) -> str:
+        """How it was made, and what it sees."""
+        cell = f"{self.layout.stride}×{self.layout.stride}"
+        return f"solved in closed form, on {self.layout.width} random features of every {cell} pixels"
+
+    @property
     def head_sizes(self) -> list[int]:
         """How many classes each step added, background among the first."""
         return self._head_sizes

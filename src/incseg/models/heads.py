@@ -25,6 +25,11 @@ class Head(nn.Module, ABC):
 
     @property
     @abstractmethod
+    def in_words(self) -> str:
+        """What it is, for the model card."""
+
+    @property
+    @abstractmethod
     def head_sizes(self) -> list[int]:
         """How many classes each step added, background among the first."""
 
@@ -56,6 +61,11 @@ class TrainedHead(Head):
         if self.heads:
             head.to(next(self.parameters()).device)
         self.heads.append(head.train(self.training))
+
+    @property
+    def in_words(self) -> str:
+        """Its kind; its weights are trained."""
+        return f"{self.kind}, trained"
 
     def new_head(self, classes: int) -> nn.Module:
         """What a step adds: a convolution."""
