@@ -38,6 +38,8 @@ def train(data: Path, out: Path, changes: dict[str, str], task: str = "2-2") -> 
         ("--data.class-order", "", "needs a value"),
         ("--data.class-order", ",", "one of them is empty"),
         ("--engine.max-time", "٣h", "digits 0 to 9"),
+        ("--engine.max-time", "1e300", "less than or equal to 31536000"),
+        ("--engine.timeout", "1e300", "less than or equal to 31536000"),
         ("--engine.loggers", "wandb,", "one of them is empty"),
         ("--method.x", "1", "'method' is neither a group of settings nor a method"),
         ("--settings.ucd", "{temperature: 1}", "'settings' is neither a group of settings nor a method"),

@@ -1,5 +1,6 @@
 """Runs whose images are kept: the same result to the bit, and a sentence where they cannot be."""
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -63,7 +64,7 @@ def test_where_images_do_not_fit_auto_reads_files_and_gpu_refuses(
     quick_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     built = build(quick_config(), tmp_path, Fabric(accelerator="cpu"))
-    on_gpu = SimpleNamespace(device=torch.device("cuda"))
+    on_gpu = SimpleNamespace(device=torch.device("cuda"), world_size=1)
 
     def cache(name: str, **data: object) -> ImageCache:
         config = with_cache(built.config, name, **data)
@@ -107,3 +108,29 @@ def test_images_of_finished_steps_are_not_decoded_again_unless_they_are_replayed
     decoded = replace(cache, folder=finished)._decoded  # type: ignore[arg-type]
     assert decoded is not None
     assert set(decoded.layout.places) == (first | later_ones if everything else later_ones)
+
+
+def test_what_one_process_cannot_keep_is_refused_by_all(
+    quick_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first process says it for all; one that goes on alone would wait for those that ended."""
+    built = build(quick_config(), tmp_path, Fabric(accelerator="cpu"))
+    pair = SimpleNamespace(device=torch.device("cuda"), world_size=2)
+    cache = replace(built.cache, config=with_cache(built.config, "gpu"), fabric=pair)  # type: ignore[arg-type]
+
+    def gathered(reasons: list[str], own: str) -> None:
+        assert own == ""
+        reasons[:] = [own, "they would take too much there"]
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2**30, 2**30))
+    monkeypatch.setattr(torch.distributed, "all_gather_object", gathered)
+    with pytest.raises(InputError, match="gpu is not possible: they would take too much there; use another"):
+        _ = cache._decoded
+
+
+def test_ram_is_asked_for_where_the_system_does_not_say_how_much_there_is(
+    quick_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = build(with_cache(quick_config(), "ram"), tmp_path, Fabric(accelerator="cpu"))
+    monkeypatch.delattr(os, "sysconf")  # as on Windows
+    assert built.cache._decoded is not None

@@ -2,7 +2,10 @@
 
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
@@ -143,17 +146,31 @@ def test_synchronised_networks_are_compiled_in_one_piece(tiny_model: Model, monk
 
 
 def test_what_no_graph_can_hold_runs_as_it_is() -> None:
+    one = Fabric(accelerator="cpu")
+
     def fails(error: RuntimeError) -> Callable[[], str]:
         def capture() -> str:
             raise error
 
         return capture
 
+    wrong = RuntimeError("operation not permitted when stream is capturing")
     with pytest.warns(UserWarning, match="cannot be captured as a graph .*capturing"):
-        assert _captured_or(fails(RuntimeError("operation not permitted when stream is capturing")), "plain") == "plain"
-    with pytest.raises(torch.OutOfMemoryError):
-        _captured_or(fails(torch.OutOfMemoryError("full")), "plain")
-    assert _captured_or(lambda: "graph", "plain") == "graph"
+        assert _captured_or(fails(wrong), "plain", one) == "plain"
+    for error in (torch.OutOfMemoryError("full"), torch.distributed.DistBackendError("a process is gone")):
+        with pytest.raises(type(error)):
+            _captured_or(fails(error), "plain", one)
+    assert _captured_or(lambda: "graph", "plain", one) == "graph"
+
+
+@pytest.mark.parametrize("failed_elsewhere", [0, 1])
+def test_all_processes_have_their_network_in_the_same_way(
+    failed_elsewhere: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = cast(Fabric, SimpleNamespace(world_size=2, device=torch.device("cpu")))
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda total: total.add_(failed_elsewhere))
+    with pytest.warns(UserWarning, match="in another process") if failed_elsewhere else nullcontext():
+        assert _captured_or(lambda: "graph", "plain", two) == ("plain" if failed_elsewhere else "graph")
 
 
 @NEEDS_CUDA

@@ -14,6 +14,7 @@ from torch import nn
 
 from incseg.config import RunConfig
 from incseg.engine.assembly import build, launch, train
+from incseg.engine.finite import UpdateGuard, Verdict
 from incseg.engine.machine import enough_memory, savings
 from incseg.errors import InputError, LocalError, TrainingError
 from incseg.models.easing import DilatedConv2d, Enlarging
@@ -86,12 +87,40 @@ def test_pieces_that_would_change_the_loss_are_refused(
         train(config, tmp_path)
 
 
-def test_a_full_memory_is_told_with_what_needs_less(quick_config: MakeConfig) -> None:
+def test_memory_is_not_saved_where_it_cannot_be(quick_config: MakeConfig, tmp_path: Path) -> None:
+    config = quick_config("ft", engine={"accelerator": "cpu", "recompute": True})
+    network = {"encoder": "vgg11_bn", "decoder": "fpn", "output_stride": 32, "decoder_options": {}}
+    config = config.model_copy(update={"model": config.model.model_copy(update=network)})
+    with pytest.raises(InputError, match=r"engine\.recompute saves nothing with the encoder 'vgg11_bn'"):
+        train(config, tmp_path)
+
+
+def test_terms_that_wait_to_be_read_keep_no_graph(
+    quick_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[Verdict] = []
+    original = UpdateGuard.update
+
+    def update(guard: UpdateGuard, verdict: Verdict) -> None:
+        heard.append(verdict)
+        original(guard, verdict)
+
+    monkeypatch.setattr(UpdateGuard, "update", update)
+    train(quick_config("mib+ucd+ewc", optim={"epochs": 1, "batch_size": 4}), tmp_path)
+    assert heard
+    assert not any(value.requires_grad for verdict in heard for value in verdict.terms.values())
+
+
+@pytest.mark.parametrize(("has_gpu", "cache"), [(True, "auto"), (False, "ram")])
+def test_a_full_memory_is_told_with_what_needs_less(
+    has_gpu: bool, cache: str, quick_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
     with (
         pytest.raises(
             TrainingError, match=r"(?s)--engine\.accumulate 2.*--engine\.recompute true.*--data\.cache none, or"
         ),
-        enough_memory(quick_config("mib")),
+        enough_memory(quick_config("mib", engine={"accelerator": "auto"}, data={"cache": cache})),
     ):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
@@ -125,10 +154,7 @@ def test_a_full_memory_is_known_however_it_is_said(error: Exception, quick_confi
 
 
 def test_what_is_used_already_or_would_be_refused_is_not_proposed(quick_config: MakeConfig) -> None:
-    assert [way.split("--")[1] for way in savings(quick_config("mib+ucd"))] == [
-        "engine.recompute true",
-        "data.cache none",
-    ]
+    assert [way.split("--")[1] for way in savings(quick_config("mib+ucd"))] == ["engine.recompute true"]  # on a CPU
     engine = {"accelerator": "cpu", "recompute": True, "accumulate": 2}
     assert not list(savings(quick_config("mib", engine=engine, optim={"batch_size": 4}, data={"cache": "none"})))
 

@@ -85,7 +85,7 @@ def chosen_data(
 def _pace(config: RunConfig, fabric: Fabric) -> Pace:
     with within_memory(config), TemporaryDirectory() as folder:  # nothing is written: the trainer is not run
         trainer = build(config, Path(folder), fabric, Console(quiet=True))
-        trainer.iterations.check()
+        trainer.iterations.check(trainer.student)
         check_repeats(config.optim.batch_size, [len(indices) for indices in trainer.curriculum.indices])
         first, second = trainer.curriculum.steps[:2]
         run = trainer.prepare(first)  # importances and prototypes come from an earlier step

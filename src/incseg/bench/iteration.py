@@ -74,7 +74,7 @@ def _prepared(configs: Sequence[RunConfig], foreground: float) -> tuple[torch.de
     with TemporaryDirectory() as folder:  # nothing is written: trainers are built, not run
         trainers = [build(config, Path(folder), fabric) for config in configs]
     for trainer in trainers:
-        trainer.iterations.check()
+        trainer.iterations.check(trainer.student)
 
     def iteration_of(index: int) -> Callable[[], None]:
         trainer = trainers[index]

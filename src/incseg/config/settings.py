@@ -21,6 +21,7 @@ CODE = "generator"
 
 LARGEST_NUMBER = 2**63 - 1
 LONGEST_SHOWN = 100  # letters of a wrong value that its refusal repeats
+YEAR = 365 * 24 * 3600  # seconds; clocks overflow at much more
 
 
 def is_plain_number(text: str) -> bool:
@@ -297,9 +298,9 @@ class EngineConfig(Section):
     """Iterations between entries in metrics.jsonl and in the loggers."""
     loggers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ("tensorboard",)
     """Loggers that also receive metrics and images, separated by commas: tensorboard, wandb, mlflow; or none."""
-    max_time: float | None = Field(default=None, gt=0)
+    max_time: float | None = Field(default=None, gt=0, le=YEAR)
     """Time after which the run saves a checkpoint and stops with exit code 75, as 90m, 2h or 1h30m; none: no limit."""
-    timeout: float = Field(default=1800, gt=0)
+    timeout: float = Field(default=1800, gt=0, le=YEAR)
     """How long the processes of a run wait for each other before they give up, as 30m."""
     max_skipped: int = Field(default=3, ge=0)
     """Updates in a row that may be skipped because a loss or a gradient is not finite; one more stops the run."""

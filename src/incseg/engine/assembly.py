@@ -129,7 +129,7 @@ def _prepared(config: RunConfig, out: Path, console: Console | None) -> Iterator
 def _check_begin(trainer: Trainer, first_step: Path | None) -> dict[str, Any]:
     """Refuse what can be told only with the data at hand; returns the fingerprint of the data."""
     config, folder = trainer.config, trainer.folder
-    trainer.iterations.check()
+    trainer.iterations.check(trainer.student)
     check_repeats(config.optim.batch_size, [len(indices) for indices in trainer.curriculum.indices])
     if first_step is not None:
         check_first_step(first_step, config, trainer.method, trainer.curriculum)

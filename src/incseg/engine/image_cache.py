@@ -1,6 +1,5 @@
 """Where training images are kept once they are decoded, as ``--data.cache`` says: on the GPU, in RAM, or nowhere."""
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -15,7 +14,7 @@ from incseg.curriculum.curriculum import Curriculum
 from incseg.engine.captured import captured
 from incseg.engine.evaluator import loading_processes
 from incseg.engine.journal import Journal
-from incseg.engine.machine import readable
+from incseg.engine.machine import readable, whole_memory
 from incseg.errors import InputError, Note
 from incseg.loading import BatchAddresses, TrainingSet, device_loader, training_loader
 from incseg.loading.decoded import DecodedImages, KeptSplit, Measured
@@ -92,6 +91,8 @@ class ImageCache:
         indices = {index for images in needed for index in images}
         measured = Measured.of(self.curriculum.learnt_from, indices)
         reason = self._reason_against(measured)
+        if wanted != "auto":  # what one process cannot do, none does; alone, it would leave the others waiting
+            reason = next(filter(None, self._of_all(reason)), "")
         if reason and wanted != "auto":
             raise InputError(f"--data.cache {wanted} is not possible: {reason}; use another, or none.")
         if reason:
@@ -104,12 +105,20 @@ class ImageCache:
         self.journal.mention(f"{len(decoded.layout.places)} images are kept {place}: {readable(measured.bytes)}")
         return decoded
 
+    def _of_all(self, reason: str) -> list[str]:
+        """What every process says, this one too."""
+        if self.fabric.world_size == 1:
+            return [reason]
+        reasons = [""] * self.fabric.world_size
+        torch.distributed.all_gather_object(reasons, reason)
+        return reasons
+
     def _reason_against(self, measured: Measured) -> str:
         """Why these images cannot be kept where the settings say; empty if they can."""
         wanted, crop, size = self.config.data.cache, self.config.data.crop_size, measured.bytes
         if wanted == "ram":
-            processes, total = self.config.engine.devices, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-            return "" if processes * size < MOST * total else _too_large(processes * size, MOST, total, "RAM")
+            needed, memory = self.config.engine.devices * size, whole_memory()
+            return "" if memory is None or needed < MOST * memory else _too_large(needed, MOST, memory, "RAM")
         if measured.longest_side > LARGEST * crop:
             return (
                 f"an image has {measured.longest_side} pixels on a side, more than {LARGEST} times the crop of {crop}"

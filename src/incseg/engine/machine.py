@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
@@ -61,6 +62,16 @@ def threads_of_step(step: int) -> Iterator[None]:
         torch.set_num_threads(usual)
 
 
+def whole_memory() -> int | None:
+    """Bytes of RAM that this process may use at most; None where the system does not say."""
+    if not hasattr(os, "sysconf"):
+        return None
+    limit = Path("/sys/fs/cgroup/memory.max")  # of a container
+    text = limit.read_text(encoding="ascii").strip() if limit.is_file() else ""
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(physical, int(text)) if text.isdecimal() else physical
+
+
 def readable(size: float) -> str:
     """Bytes, as a person counts them."""
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
@@ -113,8 +124,9 @@ def savings(config: RunConfig) -> Iterator[str]:
         yield f"cut batches into pieces with --engine.accumulate {pieces}"
     if not engine.recompute:
         yield "keep fewer activations with --engine.recompute true"
-    if config.data.cache in ("auto", "gpu"):
-        yield "keep no images on it with --data.cache none"
+    on_gpu = torch.cuda.is_available() and engine.accelerator in ("auto", "cuda", "gpu")
+    if config.data.cache in (("auto", "gpu") if on_gpu else ("ram",)):
+        yield "keep no images in it with --data.cache none"
 
 
 @contextmanager

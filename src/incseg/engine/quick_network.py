@@ -112,7 +112,7 @@ def student_network(
             return QuickStudent(flat, cast(Flat, graphed))
 
     plain = FlatNetwork(student, recompute=recompute, **wanted)
-    return _captured_or(as_graph, QuickStudent(plain, plain))
+    return _captured_or(as_graph, QuickStudent(plain, plain), fabric)
 
 
 def teacher_network(
@@ -134,19 +134,34 @@ def teacher_network(
             return captured(outputs_of, _blank(shape, fabric))
 
     plain: Teacher = outputs_of
-    return _captured_or(as_graph, plain)
+    return _captured_or(as_graph, plain, fabric)
 
 
-def _captured_or(as_graph: Callable[[], Network], plain: Network) -> Network:
-    """A network as a graph; as it is, if it does what no graph can hold, such as waiting for the device."""
+def _captured_or(as_graph: Callable[[], Network], plain: Network, fabric: Fabric) -> Network:
+    """A network as a graph; as it is, if it does what no graph can hold, such as waiting for the device.
+
+    All processes have it in the same way, since their messages must meet.
+    """
+    network, reason = plain, ""
     try:
-        return as_graph()
+        network = as_graph()
     except RuntimeError as error:
-        if is_out_of_memory(error):
+        if is_out_of_memory(error) or isinstance(error, torch.distributed.DistError):
             raise
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
+    if _in_any_process(bool(reason), fabric):
+        reason = reason or "in another process"
         warnings.warn(f"the network runs as it is, since it cannot be captured as a graph ({reason})", stacklevel=3)
         return plain
+    return network
+
+
+def _in_any_process(happened: bool, fabric: Fabric) -> bool:
+    if fabric.world_size == 1:
+        return happened
+    total = torch.tensor(float(happened), device=fabric.device)
+    torch.distributed.all_reduce(total)
+    return bool(total > 0)
 
 
 def _compiled(body: FlatBody) -> Flat:

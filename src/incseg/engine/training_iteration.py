@@ -19,6 +19,7 @@ from incseg.errors import InputError
 from incseg.methods import Context, Method
 from incseg.models import Segmenter
 from incseg.models.easing import eased
+from incseg.models.recompute import blocks
 from incseg.seeding import seed_from
 
 
@@ -102,9 +103,11 @@ class Iterations:
                 self.fabric.backward(torch.stack(list(found[-1].values())).sum() / len(pieces))
             if more and len(found) == 1:
                 run.guard.own_gradients()
-        if len(found) == 1:
-            return view, dict(found[0])
-        return view, {name: torch.stack([terms[name] for terms in found]).mean(dim=0) for name in found[0]}
+        # Detached: they may wait to be read, and would keep the graph of their iteration until then.
+        terms = [{name: value.detach() for name, value in each.items()} for each in found]
+        if len(terms) == 1:
+            return view, terms[0]
+        return view, {name: torch.stack([each[name] for each in terms]).mean(dim=0) for name in terms[0]}
 
     def _view(self, run: StepRun, batch: Batch) -> View:
         short = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
@@ -122,8 +125,13 @@ class Iterations:
         torch.distributed.all_reduce(total)  # Fabric's own waits for all processes first, and so for the device
         return total
 
-    def check(self) -> None:
-        """Refuse to cut batches into pieces where that would change the objective."""
+    def check(self, student: Segmenter) -> None:
+        """Refuse what saves no memory here, and to cut batches into pieces where that would change the objective."""
+        if self.config.engine.recompute and not blocks(student.encoder):
+            raise InputError(
+                f"engine.recompute saves nothing with the encoder '{self.config.model.encoder}': it is one long row of "
+                "layers, without blocks that could be run again. Smaller crops or batches, or engine.accumulate, do."
+            )
         pieces, share = self.config.engine.accumulate, self.config.optim.batch_size // self.fabric.world_size
         if share % pieces or share < 2 * pieces:
             raise InputError(

@@ -13,26 +13,42 @@ from torch.utils.checkpoint import checkpoint
 def recomputed(encoder: nn.Module) -> Iterator[None]:
     """Within it, the encoder keeps of its blocks what they are given, and nothing in between.
 
-    Blocks are those members of its sequences that have members themselves. Nothing remains on the modules: a copy of
-    them is an ordinary network.
+    Nothing remains on the modules: a copy of them is an ordinary network.
     """
-    blocks = list(_blocks(encoder))
-    for block in blocks:
+    found = blocks(encoder)
+    for block in found:
         block.forward = _run_twice(block)
     try:
         yield
     finally:
-        for block in blocks:
+        for block in found:
             del block.forward
 
 
-def _blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """The members of the outermost sequences that have several."""
+def blocks(encoder: nn.Module) -> list[nn.Module]:
+    """The members of its outermost sequences that have layers of their own; none where it is one long row of layers."""
+    return [block for block in _members_of_sequences(encoder) if _has_layers(block)]
+
+
+def _members_of_sequences(module: nn.Module) -> Iterator[nn.Module]:
     for child in module.children():
-        if isinstance(child, nn.Sequential) and len(child) > 1:
-            yield from (block for block in child.children() if next(block.children(), None) is not None)
+        members = list(child.children())
+        if _is_sequence(child, members):
+            yield from members
         else:
-            yield from _blocks(child)
+            yield from _members_of_sequences(child)
+
+
+def _is_sequence(module: nn.Module, members: list[nn.Module]) -> bool:
+    """A container that says so, or a stage that is one without saying: several members of one kind."""
+    if isinstance(module, (nn.Sequential, nn.ModuleList)):
+        return any(map(_has_layers, members))
+    return len(members) > 1 and len({type(member) for member in members}) == 1 and _has_layers(members[0])
+
+
+def _has_layers(module: nn.Module) -> bool:
+    """Two at least that learn, as a convolution and its norm."""
+    return sum(next(member.parameters(recurse=False), None) is not None for member in module.modules()) > 1
 
 
 def _run_twice(block: nn.Module) -> Callable[..., Any]:
@@ -41,10 +57,19 @@ def _run_twice(block: nn.Module) -> Callable[..., Any]:
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         return nullcontext(), _statistics_still(block)
 
-    def run(*inputs: Any) -> Any:
-        return checkpoint(forward, *inputs, use_reentrant=False, context_fn=contexts)
+    def once(*inputs: Any, **named: Any) -> Any:
+        return forward(*map(_own_list, inputs), **named)
+
+    def run(*inputs: Any, **named: Any) -> Any:
+        inputs = tuple(map(_own_list, inputs))
+        return checkpoint(once, *inputs, use_reentrant=False, context_fn=contexts, **named)
 
     return run
+
+
+def _own_list(given: Any) -> Any:
+    """Some blocks write into the list they are given, others give theirs on and add to it; both runs need the same."""
+    return list(given) if isinstance(given, list) else given
 
 
 @contextmanager

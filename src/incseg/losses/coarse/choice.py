@@ -5,7 +5,7 @@ from typing import TypeGuard
 
 import torch
 
-from incseg.losses.coarse.fused import label_losses, read_pixels
+from incseg.losses.coarse.fused import label_losses, read_pixels, teacher_losses
 from incseg.losses.triton_support import builds, runs_triton
 from incseg.upsampling import CoarseLogits, Scores, interpolate
 
@@ -43,5 +43,7 @@ def _compiles(device: torch.device) -> bool:
         example = CoarseLogits(torch.zeros(2, 3, 2, 2, device=device, requires_grad=True), (8, 8))
         labels, _ = read_pixels(example, "probability")
         label_losses(example, labels).sum().backward()
+        before = CoarseLogits(example.logits[:, :2].detach(), example.size)
+        teacher_losses(example, before, merge_new=True).sum().backward()
 
     return builds(all_kernels, "losses are computed without fused kernels")
