@@ -109,21 +109,40 @@ def test_a_merged_model_is_a_model_like_any_other(places: Path, solved_base: Pat
 
 
 def test_a_class_that_both_places_added_is_one(places: Path, solved_base: Path, tmp_path: Path) -> None:
-    again = incseg.extend(solved_base, numbered(tmp_path / "rings", ["ring"], 40), tmp_path / "again", settings=QUICK)
+    rings = numbered(tmp_path / "rings", ["ring"], 40)
+    (rings / "classes.txt").write_text((rings / "classes.txt").read_text().replace("ring", "RING"))
+    again = incseg.extend(solved_base, rings, tmp_path / "again", settings=QUICK)
+    assert again.classes == (*BASE, "RING")
     first, base = incseg.load(places / "a"), incseg.load(solved_base)
-    merged = merge(first, replace(again, classes=(*again.classes[:-1], "Ring ")), base)
+    merged = merge(first, again, base)
     assert merged.classes == (*BASE, "ring")
     columns = [required_statistics(model)[0].cross[:, 5] for model in (merged, first, again)]
     assert difference(columns[0], columns[1] + columns[2]) < 1e-12
     assert [record["new_classes"] for record in merged.history[1:]] == [["ring"], []]
     merged.save(tmp_path / "merged.safetensors")
     file, runs = incseg.load(tmp_path / "merged.safetensors"), [places / "a", tmp_path / "again"]
-    without = forget(file, ["ring"], runs).model
-    assert difference(head(without), head(base)) < 1e-6
+    forgotten = forget(file, ["ring"], [*runs, tmp_path / "rings" / ".." / "again"])  # one of them named twice
+    assert difference(head(forgotten.model), head(base)) < 1e-6
+    assert all(str(place) in forgotten.remark for place in runs)
     with pytest.raises(InputError, match=r"'ring' was learnt elsewhere too, .*: name every run"):
         forget(file, ["ring"], runs[:1])
     with pytest.raises(InputError, match="'ring' was learnt from other images than those of the named runs"):
         forget(first, ["ring"], runs)
+    with pytest.raises(InputError, match=r"no step of .*b learnt 'ring'"):
+        forget(file, ["ring"], [*runs, places / "b"])
+    with pytest.raises(InputError, match="none of the named runs learnt 'moon'"):
+        forget(merge(merged, incseg.load(places / "b"), base), ["ring", "moon"], runs)
+
+
+def test_places_that_learn_a_class_from_equal_masks_can_be_merged(solved_base: Path) -> None:
+    """Photographs differ although as many pixels are labelled."""
+    base, mask = incseg.load(solved_base), np.zeros((64, 64), np.uint8)
+    mask[16:48, 16:48] = 1
+    one, two = (base.learn([np.full((64, 64, 3), grey, np.uint8)], [mask], ["ring"]) for grey in (50, 200))
+    assert merge(one, two, base).classes == (*BASE, "ring")
+    more = two.learn([np.zeros((64, 64, 3), np.uint8)], [mask], ["moon"])
+    with pytest.raises(InputError, match="have learnt ring from the same images"):
+        merge(two, more, base)
 
 
 def test_what_cannot_be_merged_is_named(places: Path, solved_base: Path, tiny_model: Model, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ Statistics are sums over cells, so those of several models add and subtract, eac
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from incseg.models.gather import Fit
 from incseg.models.storage import TrainedModel, describe_model
 from incseg.run_folder import RunFolder, run_with_steps
 
+SomeModel = TypeVar("SomeModel", bound=TrainedModel)
 NOTHING = 1e-9  # what is left of a column, as a share of it, that is rounding only
 
 
@@ -42,8 +43,7 @@ def merge(first: Model, second: Model, base: TrainedModel | None = None) -> Mode
         base: what both were extended from; None: step 0 of their runs.
     """
     base = base or _common_base(first, second)
-    spelling = {plain(name): name for name in first.classes}
-    second = replace(second, classes=tuple(spelling.get(plain(name), name) for name in second.classes))
+    second, base = _spelt_as(second, first.classes), _spelt_as(base, first.classes)
     for model in (first, second):
         _require_same_network(model, base)
         if not set(base.classes) < set(model.classes):
@@ -81,13 +81,15 @@ def forget(model: Model, names: Sequence[str], learnt_in: Sequence[Path] = ()) -
     forgotten = [known_class(name, model.classes) for name in names]
     runs = _runs_of(model, learnt_in)
     terms: list[tuple[int, TrainedModel]] = [(1, model)]
-    for run, index in sorted(_steps_that_learnt(forgotten, runs), key=str):
-        before, after = (TrainedModel.open(run.path, step, "cpu") for step in (index - 1, index))
+    steps = {step for run in runs for step in _steps_that_learnt(forgotten, run)}
+    for run, index in sorted(steps, key=str):
+        opened = (TrainedModel.open(run.path, step, "cpu") for step in (index - 1, index))
+        before, after = (_spelt_as(each, model.classes) for each in opened)
         _require_same_network(after, model)
         _require_whole_step(after, before, model, forgotten)
         terms += [(-1, after), (1, before)]
     statistics, fit = _combined(model.classes, terms)
-    _require_nothing_else(model, forgotten, statistics)
+    _require_all_and_only_that(model, forgotten, terms[1:], statistics)
     channels = [channel for channel, name in enumerate(model.classes) if name not in forgotten]
     smaller = with_statistics(
         model,
@@ -135,6 +137,12 @@ def _by_name(statistics: Statistics, classes: Sequence[str], onto: Sequence[str]
     return replace(statistics, cross=cross, cells=cells)
 
 
+def _spelt_as(model: SomeModel, names: Sequence[str]) -> SomeModel:
+    """The same model with its classes under these names where only case or spaces differ."""
+    spelling = {plain(name): name for name in names}
+    return replace(model, classes=tuple(spelling.get(plain(name), name) for name in model.classes))
+
+
 def _common_base(first: TrainedModel, second: TrainedModel) -> TrainedModel:
     """Step 0 of the runs that extended two models, if it is the same."""
     bases = []
@@ -174,11 +182,9 @@ def _require_different_images(first: TrainedModel, second: TrainedModel, base: T
     (one, _), (two, _) = required_statistics(first), required_statistics(second)
     if torch.equal(one.gram, two.gram.to(one.gram)):
         raise InputError(f"{first.path} and {second.path} have learnt from the same images, which would count twice.")
-    cells = [
-        dict(zip(model.classes, found.cells.tolist(), strict=True)) for model, found in ((first, one), (second, two))
-    ]
-    shared = [name for name in first.classes if name in second.classes and name not in base.classes]
-    if alike := [name for name in shared if cells[0][name] == cells[1][name] > 0]:
+    added = [list(model.history[len(base.history) :]) for model in (first, second)]
+    same = [step for step in added[0] if step in added[1]]  # down to its scores, or the checksum of its images
+    if alike := [name for step in same for name in step["new_classes"]]:
         raise InputError(
             f"{first.path} and {second.path} have learnt {', '.join(alike)} from the same images, which would count "
             "twice: name the model that knew it first, from which both were extended, with --base."
@@ -204,9 +210,9 @@ def _network(model: TrainedModel) -> dict[str, Tensor]:
 
 
 def _runs_of(model: TrainedModel, learnt_in: Sequence[Path]) -> list[RunFolder]:
-    """The runs in which classes were learnt."""
+    """The runs in which classes were learnt, each once."""
     if learnt_in:
-        return [run_with_steps(place, "--learnt-in") for place in learnt_in]
+        return [run_with_steps(place, "--learnt-in") for place in dict.fromkeys(path.resolve() for path in learnt_in)]
     place = RunFolder.holding(model.path) if model.path is not None else None
     if place is None:
         raise InputError(
@@ -215,23 +221,30 @@ def _runs_of(model: TrainedModel, learnt_in: Sequence[Path]) -> list[RunFolder]:
     return [place[0]]
 
 
-def _steps_that_learnt(names: Sequence[str], runs: Sequence[RunFolder]) -> set[tuple[RunFolder, int]]:
-    """Every class must be learnt in one of the runs, and in every run one of them."""
-    found: set[tuple[RunFolder, int]] = set()
-    for run in runs:
-        known = set(describe_model(run.model(run.finished_steps[-1])).classes)
-        there = [name for name in names if name in known] or names[:1]  # of which it is then said that it is not there
-        found |= {(run, _learnt_at(name, run)) for name in there}
-    for name in names:
-        if not any(name in describe_model(run.model(index)).classes for run, index in found):
-            _learnt_at(name, runs[0])
-    return found
+def _steps_that_learnt(names: Sequence[str], run: RunFolder) -> set[tuple[RunFolder, int]]:
+    """Those of a run that learnt some of these classes; refuses a run that learnt none, or at a step 0."""
+    known = _knows(run, run.finished_steps[-1])
+    learnt = [name for name in names if plain(name) in known]
+    if not learnt:
+        raise InputError(
+            f"no step of {run.path} learnt {' or '.join(map(repr, names))}: name the run that did with --learnt-in RUN."
+        )
+    return {(run, _learnt_at(name, run)) for name in learnt}
 
 
-def _require_nothing_else(model: TrainedModel, forgotten: Sequence[str], statistics: Statistics) -> None:
+def _knows(run: RunFolder, step: int) -> set[str]:
+    """The classes of the model that a step left, plainly written."""
+    return {plain(name) for name in describe_model(run.model(step)).classes}
+
+
+def _require_all_and_only_that(
+    model: TrainedModel, forgotten: Sequence[str], steps: Sequence[tuple[int, TrainedModel]], statistics: Statistics
+) -> None:
     """Refuse to take away less than what was labelled as a class, or more."""
     before = required_statistics(model)[0].cells
     for name in forgotten:
+        if not any(name in step.classes for _, step in steps):
+            raise InputError(f"none of the named runs learnt '{name}': name the one that did, too, with --learnt-in.")
         channel = model.classes.index(name)
         left, rounding = float(statistics.cells[channel]), NOTHING * float(before[channel])
         if left > rounding:
@@ -248,11 +261,9 @@ def _require_nothing_else(model: TrainedModel, forgotten: Sequence[str], statist
 
 def _learnt_at(name: str, run: RunFolder) -> int:
     """The step of a run that learnt a class; refuses what no subtraction can undo."""
-    steps = [index for index in run.finished_steps if name in describe_model(run.model(index)).classes]
-    if not steps:
-        raise InputError(f"no step of {run.path} learnt '{name}': name the run that did with --learnt-in RUN.")
-    if steps[0] > 0:
-        return steps[0]
+    first = next(index for index in run.finished_steps if plain(name) in _knows(run, index))
+    if first > 0:
+        return first
     if run.config.is_file() and from_yaml(run.config).data.known is not None:
         raise InputError(
             f"'{name}' was known before {run.path} began: name the run that learnt it with --learnt-in RUN."

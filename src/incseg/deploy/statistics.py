@@ -79,7 +79,8 @@ def learn(model: AnyModel, images: Sequence[ImageLike], masks: Sequence[MaskLike
     statistics = labelled.added_to(statistics, fit, segmenter)
     _name_unseen(names, statistics)
     sizes = [*segmenter.classifier.head_sizes, len(names)]
-    record = {"new_classes": list(names), "method": CLOSED_FORM, "training_images": len(given)}
+    data = f"given in Python ({given.checksum})"
+    record = {"new_classes": list(names), "method": CLOSED_FORM, "data": data, "training_images": len(given)}
     return with_statistics(
         model,
         statistics,
