@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -134,3 +135,27 @@ def test_ram_is_asked_for_where_the_system_does_not_say_how_much_there_is(
     built = build(with_cache(quick_config(), "ram"), tmp_path, Fabric(accelerator="cpu"))
     monkeypatch.delattr(os, "sysconf")  # as on Windows
     assert built.cache._decoded is not None
+
+
+@pytest.mark.parametrize(
+    ("memory", "devices", "fits"), [(10**9, 1, True), (700_000, 1, True), (700_000, 2, False), (10, 1, False)]
+)
+def test_ram_is_refused_where_the_images_of_all_processes_do_not_fit(
+    memory: int, devices: int, fits: bool, quick_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = with_cache(quick_config(), "ram")
+    built = build(config, tmp_path, Fabric(accelerator="cpu"))
+    config = config.model_copy(update={"engine": config.engine.model_copy(update={"devices": devices})})
+    monkeypatch.setattr("incseg.engine.image_cache.whole_memory", lambda: memory)
+    with nullcontext() if fits else pytest.raises(InputError, match=r"--data\.cache ram is not possible: .* of RAM"):
+        assert replace(built.cache, config=config)._decoded is not None
+
+
+def test_with_auto_every_process_decides_for_itself(
+    quick_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = build(quick_config(), tmp_path, Fabric(accelerator="cpu"))
+    pair = SimpleNamespace(device=torch.device("cuda"), world_size=2)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1000, 2**30))
+    monkeypatch.delattr(torch.distributed, "all_gather_object")
+    assert replace(built.cache, config=with_cache(built.config, "auto"), fabric=pair)._decoded is None  # type: ignore[arg-type]

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,7 +10,7 @@ import torch
 from incseg.config import RunConfig
 from incseg.engine.assembly import train
 from incseg.engine.cores import FIRST_STEP_THREADS
-from incseg.engine.machine import threads_of_step
+from incseg.engine.machine import threads_of_step, whole_memory
 from incseg.engine.trainer import Trainer
 from incseg.errors import TrainingError
 
@@ -61,3 +62,11 @@ def test_a_step_0_that_others_wait_for_has_more_threads(
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(usual)
+
+
+def test_a_container_s_limit_is_all_the_memory_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}.__getitem__)
+    monkeypatch.setattr(Path, "is_file", lambda _: True)
+    for limit, memory in [("1000000\n", 1_000_000), ("max\n", 4_096_000), ("9000000\n", 4_096_000)]:
+        monkeypatch.setattr(Path, "read_text", lambda *_, limit=limit, **__: limit)
+        assert whole_memory() == memory

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.fabric import Fabric
+from PIL import Image
 
 from incseg.config import RunConfig
 from incseg.console import Console
@@ -15,7 +16,7 @@ from incseg.engine.image_cache import ImageCache
 from incseg.errors import InputError
 from incseg.loading import TrainingSet
 from incseg.run_folder import RunFolder
-from samples import write_saliency
+from samples import write_folder, write_saliency
 
 MakeConfig = Callable[..., RunConfig]
 
@@ -99,16 +100,19 @@ def test_other_methods_leave_maps_aside(
 def test_whole_images_come_at_their_own_size_or_as_large_as_they_are_scored(
     scoring: str, quick_config: MakeConfig, tmp_path: Path
 ) -> None:
+    wide = write_folder(tmp_path / "wide", train=6, val=2, size=40)
+    for place in (*(wide / "images").iterdir(), *(wide / "masks").iterdir()):
+        picture = Image.open(place)
+        picture.resize((80, 40), Image.Resampling.NEAREST).save(place)
     config = quick_config("analytic")
-    config = config.model_copy(update={"data": config.data.model_copy(update={"scoring": scoring, "crop_size": 96})})
-    run = build(config, tmp_path, Fabric(accelerator="cpu"))
-    own = run.curriculum.training_images(run.curriculum.steps[0], 96)
-    as_they_are, as_scored = (
-        [image.shape[-2:] for batch in run.data.whole_images(own, as_scored=asked) for image in batch.images]
-        for asked in (False, True)
+    data = {"root": wide, "scoring": scoring, "crop_size": 64}
+    run = build(
+        config.model_copy(update={"data": config.data.model_copy(update=data)}), tmp_path, Fabric(accelerator="cpu")
     )
-    assert sorted(as_they_are) == sorted(own.split.shape(index) for index in own.indices)
-    (scored,) = run.curriculum.scored_images(run.curriculum.steps[0])
-    cut = {tuple(scored[index].labels.shape) for index in range(len(scored))}
-    assert {min(size) for size in as_scored} == ({96} if scoring == "paper" else {min(size) for size in as_they_are})
-    assert scoring == "full" or cut == {(96, 96)}
+    own = run.curriculum.training_images(run.curriculum.steps[0], 64)
+    found = [
+        {tuple(image.shape[-2:]) for batch in batches for image in batch.images}
+        for batches in (run.data.whole_images(own), run.data.images_as_scored(own))
+    ]
+    assert found == [{(40, 80)}, {(64, 128)} if scoring == "paper" else {(40, 80)}]
+    assert (run.data.scored_scale is None) == (scoring == "full")

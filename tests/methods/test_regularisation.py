@@ -139,6 +139,24 @@ def test_gradients_for_all_parameters_at_once_are_those_of_autograd_to_the_bit()
         assert torch.equal(found, expected)
 
 
+def test_the_penalty_that_is_logged_is_the_same_however_importance_lies_in_memory() -> None:
+    """It is saved and loaded in another layout than it was found in; sums depend on the order of their terms."""
+    found = []
+    for layout in (torch.channels_last, torch.contiguous_format):
+        student, part = student_of([3]), ElasticWeights()
+        walk(part, student, iterations=3)
+        part.begin(replace(context(SECOND, student, copy.deepcopy(student))))
+        with torch.no_grad():
+            for parameter in student.parameters():
+                parameter.add_(0.01 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2)))
+        part.memory = {
+            name: value.contiguous(memory_format=layout) if value.dim() == 4 else value
+            for name, value in part.memory.items()
+        }
+        found.append(part.add_gradients(student))
+    assert torch.equal(*found)
+
+
 @pytest.mark.parametrize("name", ["ewc", "pi", "rw"])
 @pytest.mark.parametrize("iterations", [0, 1, 10])  # rw looks at every tenth
 def test_nothing_is_remembered_of_gradients_that_are_not_finite(name: str, iterations: int) -> None:

@@ -46,7 +46,7 @@ def of(step: Step, network: Segmenter, batch: Batch, said: list[str]) -> Context
     counts = torch.bincount(batch.labels.flatten(), minlength=step.num_classes).double()
     return Context(
         base.step, base.student, None, base.batches, base.library,
-        whole_images=lambda _: [batch], pixel_counts=lambda: counts, say=said.append,
+        whole_images=lambda: [batch], images_as_scored=lambda: [batch], pixel_counts=lambda: counts, say=said.append,
     )  # fmt: skip
 
 
@@ -84,25 +84,23 @@ def test_crops_of_training_take_the_place_of_the_images() -> None:
 
 @pytest.mark.parametrize("carried", [False, True])
 def test_images_are_seen_as_they_are_scored_by_a_head_that_is_solved_now(carried: bool) -> None:
-    asked, batch = list[bool](), images(0, (0, 1, 2))
-
-    def whole_images(as_scored: bool) -> list[Batch]:
-        asked.append(as_scored)
-        return [batch]
-
-    given = of(replace(FIRST, future=()), student(), batch, [])
-    ClosedForm(width=40, carried=carried).end(replace(given, whole_images=whole_images))
-    assert asked == [not carried]
+    as_they_are, as_scored = images(0, (0, 1, 2)), images(1, (0, 1, 2))
+    given, part = of(replace(FIRST, future=()), student(), as_they_are, []), ClosedForm(width=40, carried=carried)
+    part.end(replace(given, images_as_scored=lambda: [as_scored]))
+    start = Statistics.from_state(part.memory).nothing()
+    expected = gather(student(), start, [as_they_are if carried else as_scored], Fit())
+    torch.testing.assert_close(part.memory["cross"], expected.cross)
 
 
-@pytest.mark.parametrize(("crops", "as_they_are", "is_said"), [(2, True, True), (2, False, False), (0, True, False)])
-def test_a_head_that_is_fitted_at_another_scale_than_is_scored_is_told(
-    crops: int, as_they_are: bool, is_said: bool
+@pytest.mark.parametrize(("crops", "as_they_are", "times"), [(2, True, 1), (2, False, 0), (0, True, 0)])
+def test_a_head_that_is_fitted_at_another_scale_than_is_scored_is_told_once(
+    crops: int, as_they_are: bool, times: int
 ) -> None:
-    said, batch = list[str](), images(0, (0, 1, 2))
-    given = replace(of(FIRST, student(), batch, said), batches=lambda _: [batch], scored_as_they_are=as_they_are)
-    ClosedForm(width=40, fit=Fit(crops=crops)).end(given)
-    assert any("fitted to training crops, and images are scored as they are" in line for line in said) == is_said
+    said, part, network = list[str](), ClosedForm(width=40, fit=Fit(crops=crops)), student()
+    for step, batch in ((FIRST, images(0, (0, 1, 2))), (SECOND, images(1, (0, 3)))):
+        given = of(step, network, batch, said)
+        part.end(replace(given, batches=lambda _: [batch], scored_as_they_are=as_they_are))  # noqa: B023 - called at once
+    assert " ".join(said).count("fitted to training crops, and images are scored as they are") == times
 
 
 def test_with_complete_labels_the_cut_into_steps_does_not_matter() -> None:

@@ -73,3 +73,40 @@ def test_nothing_remains_on_the_modules() -> None:
         encoder(torch.rand(2, 3, 64, 64))[-1].sum().backward()
     assert all("forward" not in vars(module) for module in encoder.modules())
     assert [module.momentum for module in encoder.modules() if isinstance(module, nn.BatchNorm2d)] == momenta
+
+
+class Once(nn.Module):
+    """A stage with one block, which two stages share and which is given a keyword."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Scaled()
+        self.stage, self.again = nn.Sequential(self.block), nn.Sequential(self.block)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.block(self.stage(images), factor=2.0)  # type: ignore[no-any-return]
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3))
+
+    def forward(self, images: torch.Tensor, factor: float = 1.0) -> torch.Tensor:
+        return factor * self.layers(images)  # type: ignore[no-any-return]
+
+
+def test_a_block_alone_in_its_stage_and_shared_is_found_once_and_keeps_its_keywords() -> None:
+    network = Once()
+    assert blocks(network) == [network.block]
+    images = torch.rand(2, 3, 4, 4)
+    expected = copy.deepcopy(network)(images)
+    with recomputed(network):
+        assert torch.equal(network(images), expected)
+
+
+def test_nothing_remains_when_a_forward_pass_fails() -> None:
+    network = Once()
+    with pytest.raises(RuntimeError), recomputed(network):
+        network(torch.rand(2, 7, 4, 4))
+    assert "forward" not in vars(network.block)

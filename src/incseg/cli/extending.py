@@ -224,7 +224,7 @@ def merge(
     """Make one model of two that were extended in closed form from the same base, at two places; no image travels.
 
     The result knows the classes of both, as if the base had been extended by the images of both at once. A class that
-    both added under one name is one class.
+    both added under one name is one class, and nearly what it would be then.
 
     Example: incseg merge runs/site-a runs/site-b --out models/both
 

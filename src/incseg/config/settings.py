@@ -282,8 +282,8 @@ class EngineConfig(Section):
     compile: bool = True
     """Make an iteration quick on a GPU: kernels for the losses, which never hold logits at the size of the image, one
     for the optimizer, and the network captured as a graph and, in long runs, compiled. false: plain PyTorch, one
-    operation after another; results are equal to rounding. On a CPU what is quick is to enlarge features and logits by
-    matrix products, to leave out taps of a convolution that only meet padding, and PyTorch's fused optimizer."""
+    operation after another; results are equal to rounding. On a CPU, features and logits are enlarged by matrix
+    products, taps of a convolution that only meet padding are left out, and PyTorch's fused optimizer is used."""
     accumulate: int = Field(default=1, ge=1)
     """Pieces into which every batch is cut, one computed after another, so that it needs less memory. The loss is that
     of the whole batch; batch normalisation sees a piece at a time."""

@@ -77,7 +77,10 @@ def learn(model: AnyModel, images: Sequence[ImageLike], masks: Sequence[MaskLike
     labelled = Labelled(reduced(given, model.segmenter.architecture.longest_side), ("background", *names), table)
     segmenter = copy.deepcopy(model.segmenter).to(statistics.gram.device)
     statistics = labelled.added_to(statistics, fit, segmenter)
-    _name_unseen(names, statistics)
+    known = len(model.classes)
+    if unseen := statistics.unseen(range(known, known + len(names))):
+        said = statistics.not_learnt([names[channel - known] for channel in unseen])
+        warnings.warn(said, stacklevel=3)  # where the model was asked to learn
     sizes = [*segmenter.classifier.head_sizes, len(names)]
     data = f"given in Python ({given.checksum})"
     record = {"new_classes": list(names), "method": CLOSED_FORM, "data": data, "training_images": len(given)}
@@ -262,14 +265,6 @@ def _table(channels: Sequence[int]) -> Tensor:
     table[: len(channels)] = torch.tensor(channels)
     table[IGNORE] = IGNORE
     return table
-
-
-def _name_unseen(names: Sequence[str], statistics: Statistics) -> None:
-    """A class so thin that no cell shows it at its centre gets no score."""
-    columns, cell = statistics.cross.T[-len(names) :], statistics.layout.stride
-    if unseen := [name for name, column in zip(names, columns, strict=True) if not column.any()]:
-        said = f"not learnt, because no cell of {cell} pixels has its centre on it: {', '.join(unseen)}"
-        warnings.warn(said, stacklevel=4)
 
 
 def _refuse_names(model: TrainedModel, names: Sequence[str]) -> None:

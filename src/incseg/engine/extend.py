@@ -95,7 +95,6 @@ def choose_settings(
     often as without them: an epoch has then twice as many iterations.
     """
     check_extension_settings(settings)
-    _require_same_features(model, settings)
     trained = model.history[-1] if model.history else {}
     longest_side = model.segmenter.architecture.longest_side
     batch_size = settings.get("optim", {}).get("batch_size") or _batch_size(len(source.train))
@@ -124,7 +123,9 @@ def choose_settings(
         },
     }
     task = f"{len(model.classes) - 1}-{len(new_classes(model.classes, source))}"
-    return load_recipe(f"folder/{task}/overlapped", merge({**chosen, **_rules(model, method)}, settings))
+    config = load_recipe(f"folder/{task}/overlapped", merge({**chosen, **_rules(model, method)}, settings))
+    _require_same_features(model, config)
+    return config
 
 
 def _rules(model: TrainedModel, method: str) -> dict[str, Any]:
@@ -133,14 +134,14 @@ def _rules(model: TrainedModel, method: str) -> dict[str, Any]:
     return {} if found is None else {CLOSED_FORM: asdict(found[1])}
 
 
-def _require_same_features(model: TrainedModel, settings: Mapping[str, Any]) -> None:
+def _require_same_features(model: TrainedModel, config: RunConfig) -> None:
     """Refuse other features than those of the statistics that an extension adds to."""
-    found, given = model.statistics(), settings.get(CLOSED_FORM, {})
+    found, given = model.statistics(), config.settings.get(CLOSED_FORM, {})
     if found is None:
         return
-    for name in ("width", "stages", "stride", "seed", "original", "context"):
+    for name in sorted(given.keys() - asdict(found[1]).keys()):  # what is no rule is a feature
         own = getattr(found[0].layout, name)
-        if given.get(name) not in (None, own):
+        if given[name] not in (None, own):
             raise InputError(
                 f"--{CLOSED_FORM}.{name} {given[name]} is not possible here: the extension adds to the model's "
                 f"statistics, which were gathered with {own}. Other features are chosen when a model is trained, by "

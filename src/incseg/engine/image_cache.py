@@ -91,11 +91,9 @@ class ImageCache:
         indices = {index for images in needed for index in images}
         measured = Measured.of(self.curriculum.learnt_from, indices)
         reason = self._reason_against(measured)
-        if wanted != "auto":  # what one process cannot do, none does; alone, it would leave the others waiting
-            reason = next(filter(None, self._of_all(reason)), "")
-        if reason and wanted != "auto":
-            raise InputError(f"--data.cache {wanted} is not possible: {reason}; use another, or none.")
-        if reason:
+        if wanted != "auto":
+            self._refuse_if_any(reason)
+        elif reason:
             self.journal.mention(f"images are read from their files in every epoch: {reason}.")
             return None
         where = torch.device("cpu") if wanted == "ram" else device
@@ -105,13 +103,13 @@ class ImageCache:
         self.journal.mention(f"{len(decoded.layout.places)} images are kept {place}: {readable(measured.bytes)}")
         return decoded
 
-    def _of_all(self, reason: str) -> list[str]:
-        """What every process says, this one too."""
-        if self.fabric.world_size == 1:
-            return [reason]
-        reasons = [""] * self.fabric.world_size
-        torch.distributed.all_gather_object(reasons, reason)
-        return reasons
+    def _refuse_if_any(self, reason: str) -> None:
+        """What one process cannot keep, none does: alone it would leave the others waiting."""
+        reasons = [reason] * self.fabric.world_size
+        if len(reasons) > 1:
+            torch.distributed.all_gather_object(reasons, reason)
+        if said := next(filter(None, reasons), ""):
+            raise InputError(f"--data.cache {self.config.data.cache} is not possible: {said}; use another, or none.")
 
     def _reason_against(self, measured: Measured) -> str:
         """Why these images cannot be kept where the settings say; empty if they can."""

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from lightning.fabric import Fabric
 
 from incseg.config import EngineConfig, RunConfig
 from incseg.engine.cores import FIRST_STEP_THREADS
@@ -123,10 +124,19 @@ def savings(config: RunConfig) -> Iterator[str]:
     if not whole and share % pieces == 0 and share >= 2 * pieces:
         yield f"cut batches into pieces with --engine.accumulate {pieces}"
     if not engine.recompute:
-        yield "keep fewer activations with --engine.recompute true"
-    on_gpu = torch.cuda.is_available() and engine.accelerator in ("auto", "cuda", "gpu")
+        yield "keep fewer activations of encoders with blocks with --engine.recompute true"
+    on_gpu = torch.cuda.is_available() and engine.accelerator in ("auto", "cuda")
     if config.data.cache in (("auto", "gpu") if on_gpu else ("ram",)):
         yield "keep no images in it with --data.cache none"
+
+
+def anywhere(here: bool, fabric: Fabric) -> bool:
+    """Whether something is so in any process of a run; they wait for each other and agree."""
+    if fabric.world_size == 1:
+        return here
+    total = torch.tensor(float(here), device=fabric.device)
+    torch.distributed.all_reduce(total)
+    return bool(total.item())
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from incseg.batch import Outputs, in_float32
 from incseg.engine.captured import WARM_UP, captured
-from incseg.engine.machine import is_out_of_memory
+from incseg.engine.machine import anywhere, is_out_of_memory
 from incseg.models import Segmenter
 from incseg.models.recompute import recomputed
 
@@ -149,19 +149,11 @@ def _captured_or(as_graph: Callable[[], Network], plain: Network, fabric: Fabric
         if is_out_of_memory(error) or isinstance(error, torch.distributed.DistError):
             raise
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-    if _in_any_process(bool(reason), fabric):
+    if anywhere(bool(reason), fabric):
         reason = reason or "in another process"
         warnings.warn(f"the network runs as it is, since it cannot be captured as a graph ({reason})", stacklevel=3)
         return plain
     return network
-
-
-def _in_any_process(happened: bool, fabric: Fabric) -> bool:
-    if fabric.world_size == 1:
-        return happened
-    total = torch.tensor(float(happened), device=fabric.device)
-    torch.distributed.all_reduce(total)
-    return bool(total > 0)
 
 
 def _compiled(body: FlatBody) -> Flat:

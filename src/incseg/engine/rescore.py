@@ -30,7 +30,8 @@ def rescore(run: Path, data_root: Path | None = None, settings: Layer | None = N
 
 def _rescore(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
     here = config.engine.model_copy(update={"accelerator": "auto", "devices": 1, "nodes": 1, "precision": "auto"})
-    fabric = launch(config.model_copy(update={"engine": here}))
+    alone = config.model_copy(update={"engine": here})  # in one process, whatever trained it
+    fabric = launch(alone)
     curriculum = build_curriculum(Protocol.parse(config.protocol), config.data.after_training)
     entries: list[dict[str, Any]] = []
     skips = config.data.on_error == "skip"
@@ -41,7 +42,7 @@ def _rescore(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
         segmenter, classes = load_model(folder.model(step.index), fabric.device)
         left_out = LeftOut(skips, Console(stderr=True).say)
         with enough_memory_to_score(config):
-            confusion = score_step(segmenter, curriculum, step, config, fabric.device, note=left_out.from_scoring)
+            confusion = score_step(segmenter, curriculum, step, alone, fabric.device, note=left_out.from_scoring)
         images, scored = (
             finished.scores.get("training_images", 0),
             number_scored(curriculum, step) - len(left_out.scoring),

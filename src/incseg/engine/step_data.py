@@ -58,11 +58,23 @@ class StepData:
             return self.cache.batches(images, addresses, note)
         return (batch.telling_salient() for batch in self.cache.batches(images.telling_salient(), addresses, note))
 
-    def whole_images(self, own: TrainingImages, *, as_scored: bool) -> Iterator[Batch]:
-        """This process' share of a step's images, each at its own size or at the scale at which it would be scored."""
-        whole = WholeImages(own.split, own.indices, own.table)
-        if as_scored and self.config.data.scoring == "paper":
-            whole = ScaledImages(own.split, own.indices, own.table, ShortSide(self.config.data.crop_size))
+    @property
+    def scored_scale(self) -> ShortSide | None:
+        """How images are resized when they are scored; None: not at all."""
+        return ShortSide(self.config.data.crop_size) if self.config.data.scoring == "paper" else None
+
+    def images_as_scored(self, own: TrainingImages) -> Iterator[Batch]:
+        """This process' share of a step's images, each as large as it would be if it were scored."""
+        scale = self.scored_scale
+        if scale is None:
+            return self.whole_images(own)
+        return self._passed_once(ScaledImages(own.split, own.indices, own.table, scale))
+
+    def whole_images(self, own: TrainingImages) -> Iterator[Batch]:
+        """This process' share of a step's images, each at its own size."""
+        return self._passed_once(WholeImages(own.split, own.indices, own.table))
+
+    def _passed_once(self, whole: WholeImages) -> Iterator[Batch]:
         engine, fabric = self.config.engine, self.fabric
         workers, done = loading_processes(self.config), 0
         share = range(fabric.global_rank, len(whole), fabric.world_size)

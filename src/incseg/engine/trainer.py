@@ -27,7 +27,7 @@ from incseg.engine.finite import given_up, skipped
 from incseg.engine.image_cache import ImageCache
 from incseg.engine.journal import Journal
 from incseg.engine.left_out import LeftOut, over_all
-from incseg.engine.machine import enough_memory_to_score, threads_of_step
+from incseg.engine.machine import anywhere, enough_memory_to_score, threads_of_step
 from incseg.engine.optimizer import freeze_by_rate, freeze_norm, freeze_unused, restore
 from incseg.engine.precision import load_scale, lower_scale, scale_state
 from incseg.engine.signals import StopRequests
@@ -176,7 +176,8 @@ class Trainer:
             library=Library(self.curriculum, self.config.data.crop_size),
             optim=self.config.optim,
             stable_curvature=self.config.optim.stable_curvature(step.index),
-            whole_images=lambda as_scored: self.data.whole_images(own, as_scored=as_scored),
+            whole_images=lambda: self.data.whole_images(own),
+            images_as_scored=lambda: self.data.images_as_scored(own),
             pixel_counts=lambda: self.data.pixel_counts(own, step.num_classes),
             pretrained_encoder=lambda: original_encoder(self.student, self.config.model.weights),
             images_overlap=self.curriculum.protocol.setting is Setting.OVERLAPPED,
@@ -184,7 +185,7 @@ class Trainer:
             autocast=self.fabric.autocast,
             seed=seed_from(self.config.seed, "method", step.index),
             say=self.journal.say,
-            scored_as_they_are=self.config.data.scoring == "full",
+            scored_as_they_are=self.data.scored_scale is None,
             fused=self.config.engine.compile,
         )
 
@@ -233,7 +234,7 @@ class Trainer:
         self.method.end(run.context)
 
     def _share_statistics(self) -> None:
-        """Give all processes those of the first: rare kinds of normalisation are not synchronised."""
+        """Give all processes the statistics of the first: rare kinds of normalisation are not synchronised."""
         if self.fabric.world_size > 1:
             for buffer in self.student.buffers():
                 torch.distributed.broadcast(buffer, src=0)
@@ -252,7 +253,7 @@ class Trainer:
     def _record(self, run: StepRun, terms: Mapping[str, Tensor], done: int) -> None:
         """After an iteration: show the progress, and every so often write a log line and a checkpoint."""
         logs = done == run.iterations or done % self.config.engine.log_every == 0
-        due = done % run.pace.every == 0 and self._anywhere(self.fabric.is_global_zero and run.pace.has_waited)
+        due = done % run.pace.every == 0 and anywhere(self.fabric.is_global_zero and run.pace.has_waited, self.fabric)
         if run.guard.waits or logs or due:
             self._report_skipped(run)
         if logs:
@@ -269,13 +270,7 @@ class Trainer:
     def _must_stop(self, logs: bool) -> bool:
         """Whether to save and stop; several processes agree only when they log, as they then wait for each other."""
         asked = bool(self.stop.reason)
-        return asked if self.fabric.world_size == 1 else logs and self._anywhere(asked)
-
-    def _anywhere(self, here: bool) -> bool:
-        """Whether something is so in any process; they wait for each other and agree."""
-        if self.fabric.world_size == 1:
-            return here
-        return bool(self.iterations.total(torch.tensor(float(here), device=self.fabric.device)).item())
+        return asked if self.fabric.world_size == 1 else logs and anywhere(asked, self.fabric)
 
     def _global_means(self, terms: Mapping[str, Tensor]) -> dict[str, float]:
         """The loss terms of the whole batch, the same in all processes, so that all continue or all stop."""

@@ -129,8 +129,8 @@ class Iterations:
         """Refuse what saves no memory here, and to cut batches into pieces where that would change the objective."""
         if self.config.engine.recompute and not blocks(student.encoder):
             raise InputError(
-                f"engine.recompute saves nothing with the encoder '{self.config.model.encoder}': it is one long row of "
-                "layers, without blocks that could be run again. Smaller crops or batches, or engine.accumulate, do."
+                f"engine.recompute saves nothing with the encoder '{self.config.model.encoder}', in which no blocks "
+                "were found that could be run again. Smaller crops or batches, or engine.accumulate, save memory."
             )
         pieces, share = self.config.engine.accumulate, self.config.optim.batch_size // self.fabric.world_size
         if share % pieces or share < 2 * pieces:

@@ -47,9 +47,10 @@ class Context:
 
     Where the loss curves more than this, every update overshoots the minimum by more than the one before.
     """
-    whole_images: Callable[[bool], Iterable[Batch]] = lambda as_scored: ()  # noqa: ARG005
-    """One pass over the step's own training images, those of one size together: as they are, or if asked for that, as
-    large as they would be if they were scored."""
+    whole_images: Callable[[], Iterable[Batch]] = tuple
+    """One pass over the step's own training images as they are: each at its own size, those of one size together."""
+    images_as_scored: Callable[[], Iterable[Batch]] = tuple
+    """The same images, as large as they would be if they were scored."""
     pixel_counts: Callable[[], Tensor] = lambda: torch.zeros(0)
     """(C,) pixels of each class in the labels of these images, in float64."""
     pretrained_encoder: Callable[[], nn.Module | None] = lambda: None

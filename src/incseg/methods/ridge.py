@@ -1,6 +1,6 @@
 """The closed-form head as a method: step 0 is trained, every later step is one pass over its images and one solve."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
@@ -8,6 +8,7 @@ import torch.distributed as dist
 from pydantic import Field
 from torch import Tensor
 
+from incseg.batch import Batch
 from incseg.errors import InputError
 from incseg.methods.finetune import CrossEntropy
 from incseg.methods.parsing import register_method
@@ -73,8 +74,7 @@ class ClosedForm(Part):
             _name_other_scale(context)
         cells = context.pixel_counts() / statistics.layout.stride**2
         statistics = statistics.with_classes(cells[statistics.num_classes :])
-        # A head that is solved now is scored at once; what is only carried will meet images as they are.
-        images = context.batches(self.fit.crops) if self.fit.crops else context.whole_images(self.solves)
+        images = self._images(context)
         complete = context.step.complete
         statistics = gather(context.student, statistics, images, self.fit, _sum_over_processes, complete=complete)
         _name_unseen_classes(context, statistics)
@@ -85,6 +85,12 @@ class ClosedForm(Part):
             grown = [*context.student.classifier.head_sizes, *([len(context.step.new)] if context.step.new else [])]
             sizes = grown if context.step.index > 0 else [context.step.num_classes]
             context.student.use_head(solved_head(statistics, sizes, self.fit.ridge))
+
+    def _images(self, context: Context) -> Iterable[Batch]:
+        """A head that is solved now is scored at once; what is only carried will meet images as they are."""
+        if self.fit.crops:
+            return context.batches(self.fit.crops)
+        return context.images_as_scored() if self.solves else context.whole_images()
 
     def _keep_original(self, context: Context) -> None:
         """Let the network keep its encoder as it was before training, if the head is to see that; once, at step 0."""
@@ -123,13 +129,10 @@ class ClosedForm(Part):
 
 def _name_unseen_classes(context: Context, statistics: Statistics) -> None:
     """A class so thin that no cell shows it at its centre gets no score; better to know before using the model."""
-    unseen = [context.library.classes[c] for c in context.step.new if not statistics.cross[:, c].any()]
-    if unseen:
+    if unseen := statistics.unseen(context.step.new):
         finer = ", --analytic.stride 8 is finer" if context.step.index == 0 else ""  # later steps have its grid
-        context.say(
-            f"not learnt, because no cell of {statistics.layout.stride} pixels has its centre on it: "
-            f"{', '.join(unseen)}; --analytic.soft true counts all pixels of a cell{finer}."
-        )
+        sentence = statistics.not_learnt([context.library.classes[channel] for channel in unseen])
+        context.say(f"{sentence}; --analytic.soft true counts all pixels of a cell{finer}.")
 
 
 def _name_other_scale(context: Context) -> None:

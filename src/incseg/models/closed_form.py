@@ -14,7 +14,7 @@ add up to those of both; what a place added can be subtracted again.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -265,6 +265,14 @@ class Statistics:
             cells=torch.cat([self.cells, cells]),
             reference=reference,
         )
+
+    def unseen(self, channels: Iterable[int]) -> list[int]:
+        """Those of these channels that no cell showed: they get no score."""
+        return [channel for channel in channels if not self.cross[:, channel].any()]
+
+    def not_learnt(self, names: Sequence[str]) -> str:
+        """What is said of such classes: they are thin."""
+        return f"not learnt, because no cell of {self.layout.stride} pixels has its centre on it: {', '.join(names)}"
 
     def nothing(self) -> "Statistics":
         """The same classes and weights with empty sums, to gather into."""

@@ -26,8 +26,8 @@ def recomputed(encoder: nn.Module) -> Iterator[None]:
 
 
 def blocks(encoder: nn.Module) -> list[nn.Module]:
-    """The members of its outermost sequences that have layers of their own; none where it is one long row of layers."""
-    return [block for block in _members_of_sequences(encoder) if _has_layers(block)]
+    """The members of its outermost sequences that have layers of their own; none where those are layers, as in VGG."""
+    return list(dict.fromkeys(block for block in _members_of_sequences(encoder) if _has_layers(block)))
 
 
 def _members_of_sequences(module: nn.Module) -> Iterator[nn.Module]:
@@ -58,16 +58,16 @@ def _run_twice(block: nn.Module) -> Callable[..., Any]:
         return nullcontext(), _statistics_still(block)
 
     def once(*inputs: Any, **named: Any) -> Any:
-        return forward(*map(_own_list, inputs), **named)
+        return forward(*map(_copied_if_list, inputs), **named)
 
     def run(*inputs: Any, **named: Any) -> Any:
-        inputs = tuple(map(_own_list, inputs))
+        inputs = tuple(map(_copied_if_list, inputs))
         return checkpoint(once, *inputs, use_reentrant=False, context_fn=contexts, **named)
 
     return run
 
 
-def _own_list(given: Any) -> Any:
+def _copied_if_list(given: Any) -> Any:
     """Some blocks write into the list they are given, others give theirs on and add to it; both runs need the same."""
     return list(given) if isinstance(given, list) else given
 

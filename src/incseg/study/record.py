@@ -90,20 +90,18 @@ def _changed(config: RunConfig, plain: RunConfig) -> Iterator[str]:
     for section in section_types():
         for name, value in ours[section].items():
             if value != theirs[section][name] and (section, name) in counted and (section, name) != ("data", "splits"):
-                yield from (f"--{section}.{name.replace('_', '-')}", as_text(_named(value)))
+                yield from (f"--{section}.{name.replace('_', '-')}", as_text(_named(f"{section}.{name}", value)))
     for method, values in ours["settings"].items():
         for name, value in values.items():
             if value != theirs["settings"].get(method, {}).get(name):
-                yield from (f"--{method}.{name.replace('_', '-')}", as_text(_named(value)))
+                yield from (f"--{method}.{name.replace('_', '-')}", as_text(_named(f"{method}.{name}", value)))
 
 
 def _without_places(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _named(value) for name, value in settings.items()}
+    return {name: _named(name, value) for name, value in settings.items()}
 
 
-def _named(value: Any) -> Any:
+def _named(setting: str, value: Any) -> Any:
     """A file or folder by its name alone: where it lies says something of the machine and nothing of the run."""
-    if not isinstance(value, str):
-        return value
-    path = Path(value)
-    return path.name if path.is_absolute() or path.suffix else value
+    is_place = isinstance(value, str) and (setting == "model.weights" or Path(value).is_absolute())
+    return Path(value).name if is_place else value
