@@ -198,6 +198,45 @@ def test_a_class_can_be_forgotten_after_another_was_learnt(
     assert difference(head(base), head(incseg.load(places / "a", step=0))) < 1e-6
 
 
+def test_another_run_that_learnt_the_class_cannot_be_subtracted(
+    places: Path, solved_base: Path, tmp_path: Path
+) -> None:
+    """As many pixels are labelled, but they were seen once more, mirrored."""
+    rings = numbered(tmp_path / "rings", ["ring"], 0)
+    twice = incseg.extend(solved_base, rings, tmp_path / "twice", settings={**QUICK, "analytic": {"mirrored": True}})
+    for model, run_of_other in ((twice, places / "a"), (incseg.load(places / "a"), tmp_path / "twice")):
+        with pytest.raises(InputError, match=r"did not learn 'ring' in .*: name the run that did, with --learnt-in"):
+            forget(model, ["ring"], [run_of_other])
+
+
+def test_what_is_left_follows_the_rules_by_which_it_was_learnt(places: Path, tmp_path: Path) -> None:
+    moons = numbered(tmp_path / "moons", ["moon"], 20)
+    otherwise = {**QUICK, "analytic": {"ridge": 100.0, "balance": 0.8}}
+    model, before = incseg.extend(places / "a", moons, tmp_path / "run", settings=otherwise), incseg.load(places / "a")
+    assert required_statistics(model)[1] != required_statistics(before)[1]
+    left = forget(model, ["moon"]).model
+    assert required_statistics(left)[1] == required_statistics(before)[1]
+    assert torch.allclose(left.segmenter.classifier.weight, before.segmenter.classifier.weight, atol=1e-6)  # type: ignore[arg-type]
+
+
+def test_steps_of_a_chain_of_runs_are_forgotten_at_once(places: Path, solved_base: Path) -> None:
+    chain, base = incseg.load(places / "chain"), incseg.load(solved_base)
+    without = forget(chain, ["ring", "moon", "ring"], [places / "a", places / "chain"])
+    assert without.model.classes == BASE
+    assert "images of ring, moon added" in without.remark
+    assert difference(head(without.model), head(base)) < 1e-6
+
+
+def test_models_that_share_a_part_of_what_they_learnt_are_not_merged(places: Path, solved_base: Path) -> None:
+    a, b, base = (incseg.load(place) for place in (places / "a", places / "b", solved_base))
+    both = merge(a, b)
+    more = [{**record, "commit": "another"} for record in a.history]
+    with pytest.raises(InputError, match="have learnt ring from the same images"):
+        merge(both, replace(a, history=more), base)
+    with pytest.raises(InputError, match="have learnt moon from the same images"):
+        merge(incseg.load(places / "chain"), b, base)
+
+
 def test_classes_of_one_step_are_forgotten_together(solved_base: Path, places: Path, tmp_path: Path) -> None:
     folder = write_classes(tmp_path / "two", ["ring", "flower"], images=10)
     model = incseg.extend(solved_base, folder, tmp_path / "run", settings=QUICK)

@@ -38,8 +38,15 @@ def test_the_header_is_what_the_hub_reads(model: Model, tmp_path: Path) -> None:
     assert data["metrics"] == ["mean_iou"]
     assert "class-incremental-learning" in data["tags"]
     found = {result.metric_name: result.metric_value for result in card.data.eval_results or []}
-    assert found == {"mIoU of all classes": 0.4375, "mIoU of old classes": 0.5, "mIoU of new classes": 0.25}
+    assert found == {"mIoU of old classes": 0.5, "mIoU of new classes": 0.25}, "one class was not measured"
     assert {result.dataset_name for result in card.data.eval_results or []} == {"my: data"}
+
+
+def test_the_mean_of_all_classes_is_told_where_all_were_measured(model: Model, tmp_path: Path) -> None:
+    model.history[-1]["iou"].update({"background": None, HOSTILE[3]: 0.125})
+    header = yaml.safe_load(model_card(model, tmp_path).split("---\n")[1])
+    metrics = header["model-index"][0]["results"][0]["metrics"]
+    assert "mIoU of all classes" in {metric["name"] for metric in metrics}
 
 
 def test_a_model_without_scores_has_a_card_without_results(tiny_model: Model, tmp_path: Path) -> None:

@@ -102,6 +102,19 @@ def test_a_model_that_cannot_be_read_any_more_stays_as_it_was(tiny_run: Path, tm
     assert viewer.refreshed() is viewer
 
 
+def test_a_model_that_is_gone_does_not_keep_others_from_being_read(tiny_run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mine.safetensors"
+    Model.open(tiny_run, 1, "cpu").save(file)
+    replaced = replace(Model.open(tiny_run, 0, "cpu"), classes=("background", "ring", "square"))
+    replaced.save(file)
+    viewer = ModelViewer.load([file, tiny_run], device="cpu")
+    file.unlink()
+    finish_third_step(tiny_run)
+    later = viewer.refreshed()
+    assert list(later.models) == [str(file), *(f"{tiny_run} · step {step}" for step in range(3))]
+    assert later.models[str(file)] is viewer.models[str(file)]
+
+
 def test_classes_can_be_switched_off(viewer: ModelViewer, noise: Image.Image) -> None:
     predictions = viewer.predict(noise)
     (everything,) = viewer.overlays(predictions, viewer.classes, "step 1")

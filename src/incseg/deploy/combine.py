@@ -78,23 +78,20 @@ def forget(model: Model, names: Sequence[str], learnt_in: Sequence[Path] = ()) -
         names: classes that whole steps have learnt: what one step added cannot be told apart by class.
         learnt_in: the runs of these steps, several if it was merged from them; none: that of the model.
     """
-    forgotten = [known_class(name, model.classes) for name in names]
+    forgotten = list(dict.fromkeys(known_class(name, model.classes) for name in names))
     runs = _runs_of(model, learnt_in)
+    steps = _steps_opened(model, forgotten, runs)
     terms: list[tuple[int, TrainedModel]] = [(1, model)]
-    steps = {step for run in runs for step in _steps_that_learnt(forgotten, run)}
-    for run, index in sorted(steps, key=str):
-        opened = (TrainedModel.open(run.path, step, "cpu") for step in (index - 1, index))
-        before, after = (_spelt_as(each, model.classes) for each in opened)
-        _require_same_network(after, model)
-        _require_whole_step(after, before, model, forgotten)
+    for before, after in steps:
         terms += [(-1, after), (1, before)]
-    statistics, fit = _combined(model.classes, terms)
-    _require_all_and_only_that(model, forgotten, terms[1:], statistics)
+    statistics, _ = _combined(model.classes, terms)
+    _require_own_steps(model, forgotten, [after for _, after in steps])
+    _require_all_and_only_that(model, forgotten, statistics)
     channels = [channel for channel, name in enumerate(model.classes) if name not in forgotten]
     smaller = with_statistics(
         model,
         replace(statistics, cross=statistics.cross[:, channels], cells=statistics.cells[channels]),
-        fit,
+        _rules_before(model, steps),
         classes=[model.classes[channel] for channel in channels],
         head_sizes=_remaining_sizes(model.segmenter.classifier.head_sizes, channels),
         history=[
@@ -104,7 +101,7 @@ def forget(model: Model, names: Sequence[str], learnt_in: Sequence[Path] = ()) -
     )
     before_columns = required_statistics(model)[0].cross
     left = [name for name in forgotten if _is_left(statistics.cross, before_columns, model.classes.index(name))]
-    has_others = any(name not in after.classes for name in smaller.classes for _, after in terms[1:])
+    has_others = any(name not in after.classes for name in smaller.classes for _, after in steps)
     places = ", ".join(str(run.path) for run in runs)
     return Forgotten(smaller, _remark(forgotten, left, places, has_others=has_others))
 
@@ -182,13 +179,27 @@ def _require_different_images(first: TrainedModel, second: TrainedModel, base: T
     (one, _), (two, _) = required_statistics(first), required_statistics(second)
     if torch.equal(one.gram, two.gram.to(one.gram)):
         raise InputError(f"{first.path} and {second.path} have learnt from the same images, which would count twice.")
-    added = [list(model.history[len(base.history) :]) for model in (first, second)]
-    same = [step for step in added[0] if step in added[1]]  # down to its scores, or the checksum of its images
-    if alike := [name for step in same for name in step["new_classes"]]:
+    cells = [
+        dict(zip(model.classes, sums.cells.tolist(), strict=True)) for model, sums in ((first, one), (second, two))
+    ]
+    shared = [name for name in first.classes if name in second.classes and name not in base.classes]
+    alike = [name for name in shared if cells[0][name] == cells[1][name] > 0]
+    if alike := [name for name in alike if not _told_apart(*(_record_of(name, each) for each in (first, second)))]:
         raise InputError(
             f"{first.path} and {second.path} have learnt {', '.join(alike)} from the same images, which would count "
             "twice: name the model that knew it first, from which both were extended, with --base."
         )
+
+
+def _record_of(name: str, model: TrainedModel) -> Mapping[str, Any]:
+    """What a model says of the step that learnt a class; nothing if it does not say."""
+    found = (record for record in model.history if plain(name) in map(plain, record["new_classes"]))
+    return next(found, {})
+
+
+def _told_apart(one: Mapping[str, Any], two: Mapping[str, Any]) -> bool:
+    """Whether two steps are known to have seen other images, though as many pixels were labelled."""
+    return "images" in one and "images" in two and one["images"] != two["images"]
 
 
 def _require_same_network(model: TrainedModel, other: TrainedModel) -> None:
@@ -212,7 +223,8 @@ def _network(model: TrainedModel) -> dict[str, Tensor]:
 def _runs_of(model: TrainedModel, learnt_in: Sequence[Path]) -> list[RunFolder]:
     """The runs in which classes were learnt, each once."""
     if learnt_in:
-        return [run_with_steps(place, "--learnt-in") for place in dict.fromkeys(path.resolve() for path in learnt_in)]
+        places = {path.resolve(): path for path in reversed(learnt_in)}  # as first named
+        return [run_with_steps(place, "--learnt-in") for place in reversed(places.values())]
     place = RunFolder.holding(model.path) if model.path is not None else None
     if place is None:
         raise InputError(
@@ -221,15 +233,37 @@ def _runs_of(model: TrainedModel, learnt_in: Sequence[Path]) -> list[RunFolder]:
     return [place[0]]
 
 
+def _steps_opened(
+    model: TrainedModel, names: Sequence[str], runs: Sequence[RunFolder]
+) -> list[tuple[TrainedModel, TrainedModel]]:
+    """The models before and after each step that learnt some of these classes, the last step first."""
+    found = []
+    for run, index in set().union(*(_steps_that_learnt(names, run) for run in runs)):
+        opened = (TrainedModel.open(run.path, step, "cpu") for step in (index - 1, index))
+        before, after = (_spelt_as(each, model.classes) for each in opened)
+        _require_same_network(after, model)
+        _require_whole_step(after, before, model, names)
+        found.append((before, after))
+    return sorted(found, key=lambda step: (-len(step[1].classes), str(step[1].path)))
+
+
+def _rules_before(model: TrainedModel, steps: Sequence[tuple[TrainedModel, TrainedModel]]) -> Fit:
+    """Those by which the newest step that is left was learnt."""
+    newest = model
+    for before, after in steps:
+        newest = before if after.classes == newest.classes else newest
+    return required_statistics(newest)[1]
+
+
 def _steps_that_learnt(names: Sequence[str], run: RunFolder) -> set[tuple[RunFolder, int]]:
     """Those of a run that learnt some of these classes; refuses a run that learnt none, or at a step 0."""
-    known = _knows(run, run.finished_steps[-1])
-    learnt = [name for name in names if plain(name) in known]
-    if not learnt:
+    known = [name for name in names if plain(name) in _knows(run, run.finished_steps[-1])]
+    if not known:
         raise InputError(
             f"no step of {run.path} learnt {' or '.join(map(repr, names))}: name the run that did with --learnt-in RUN."
         )
-    return {(run, _learnt_at(name, run)) for name in learnt}
+    learnt = [name for name in known if plain(name) not in _knows(run, 0)]
+    return {(run, _learnt_at(name, run)) for name in learnt or known}
 
 
 def _knows(run: RunFolder, step: int) -> set[str]:
@@ -237,14 +271,29 @@ def _knows(run: RunFolder, step: int) -> set[str]:
     return {plain(name) for name in describe_model(run.model(step)).classes}
 
 
-def _require_all_and_only_that(
-    model: TrainedModel, forgotten: Sequence[str], steps: Sequence[tuple[int, TrainedModel]], statistics: Statistics
-) -> None:
+def _require_own_steps(model: TrainedModel, forgotten: Sequence[str], learnt: Sequence[TrainedModel]) -> None:
+    """Refuse to subtract what another run has learnt as the class."""
+    for name in forgotten:
+        steps = [step for step in learnt if name in step.classes]
+        if not steps:
+            raise InputError(f"none of the named runs learnt '{name}': name the one that did, too, with --learnt-in.")
+        own = _identity(_record_of(name, model))
+        if "miou" in own and not any(_identity(_record_of(name, step)) == own for step in steps):
+            places = ", ".join(str(step.path) for step in steps)
+            raise InputError(
+                f"{model.path} did not learn '{name}' in {places}: name the run that did, with --learnt-in RUN."
+            )
+
+
+def _identity(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a record of a step says that merging and forgetting leave as it is."""
+    return {name: value for name, value in record.items() if name not in ("new_classes", "iou")}
+
+
+def _require_all_and_only_that(model: TrainedModel, forgotten: Sequence[str], statistics: Statistics) -> None:
     """Refuse to take away less than what was labelled as a class, or more."""
     before = required_statistics(model)[0].cells
     for name in forgotten:
-        if not any(name in step.classes for _, step in steps):
-            raise InputError(f"none of the named runs learnt '{name}': name the one that did, too, with --learnt-in.")
         channel = model.classes.index(name)
         left, rounding = float(statistics.cells[channel]), NOTHING * float(before[channel])
         if left > rounding:
@@ -318,7 +367,10 @@ def _is_left(cross: Tensor, before: Tensor, channel: int) -> bool:
 
 def _remark(forgotten: Sequence[str], left: Sequence[str], runs: str, *, has_others: bool) -> str:
     """What is gone and what is left, as it is."""
-    sentences = [f"All that the images of {', '.join(forgotten)} added in {runs} is subtracted, and the class is gone."]
+    sentences = [
+        f"All that the images of {', '.join(forgotten)} added in {runs} is subtracted. The head is solved again, in "
+        "closed form: a trained head that it had before its first extension does not come back."
+    ]
     if left:
         sentences.append(
             f"Left of {', '.join(left)}: parts of other steps' images that the model took for it, or that were "

@@ -46,7 +46,7 @@ def model_card(
         "history": steps,
     }
     card = ModelCard.from_template(
-        _header(folder.name, steps, license),
+        _header(folder.name, steps, license, model.classes[0]),
         template_str=(resources.files("incseg.deploy") / "model_card.md").read_text(encoding="utf-8"),
         name=escaped(folder.name),
         num_classes=len(model.classes) - 1,
@@ -91,11 +91,15 @@ def _address(folder: Path) -> str:
     return _one_line(folder.as_posix().replace("hf:/", "hf://", 1) if is_address(folder) else folder.as_posix())
 
 
-def _header(name: str, steps: Sequence[Mapping[str, Any]], license: str | None) -> ModelCardData:
-    """The metadata that the Hub reads, with the mIoU after the last step where it was measured."""
+def _header(name: str, steps: Sequence[Mapping[str, Any]], license: str | None, background: str) -> ModelCardData:
+    """The metadata that the Hub reads, with the mIoU after the last step where it was measured.
+
+    That of all classes only where all were: an extension may have images of the new ones alone.
+    """
     last_step = steps[-1]
     published = [str(step.get("data")) for step in steps if step.get("data") in PUBLISHED]
     dataset = _one_line(str(last_step.get("data", "")))
+    all_measured = None not in [iou for scored, iou in last_step.get("iou", {}).items() if scored != background]
     scores = {group: last_step.get("miou", {}).get(group) for group in ("all", "old", "new")}
     results = [
         EvalResult(
@@ -107,7 +111,7 @@ def _header(name: str, steps: Sequence[Mapping[str, Any]], license: str | None) 
             metric_value=round(value, 4),
         )
         for group, value in scores.items()
-        if value is not None and dataset
+        if value is not None and dataset and (group != "all" or all_measured)
     ]
     return ModelCardData(
         library_name="incseg",

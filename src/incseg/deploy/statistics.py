@@ -82,8 +82,10 @@ def learn(model: AnyModel, images: Sequence[ImageLike], masks: Sequence[MaskLike
         said = statistics.not_learnt([names[channel - known] for channel in unseen])
         warnings.warn(said, stacklevel=3)  # where the model was asked to learn
     sizes = [*segmenter.classifier.head_sizes, len(names)]
-    data = f"given in Python ({given.checksum})"
-    record = {"new_classes": list(names), "method": CLOSED_FORM, "data": data, "training_images": len(given)}
+    record = {
+        "new_classes": list(names), "method": CLOSED_FORM, "data": "given in Python", "images": given.checksum,
+        "training_images": len(given),
+    }  # fmt: skip
     return with_statistics(
         model,
         statistics,

@@ -3,7 +3,7 @@
 import hashlib
 import html
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
@@ -27,22 +27,19 @@ Predictions = dict[str, Prediction]  # of one image, by the name of the model
 class FileVersion(NamedTuple):
     """A file that may be replaced by another under the same name."""
 
+    path: Path
+    """Where it was looked for: itself, or the folder of its run."""
     file: Path
     modified: int
     size: int
 
 
-def _versions_at(paths: Sequence[Path]) -> dict[str, FileVersion]:
-    """The model files below some paths, by the names they are shown under."""
-    files: dict[str, Path] = {}
-    for path in paths:
-        steps = RunFolder(path).finished_steps
-        prefix = f"{path} \u00b7 " if len(paths) > 1 else ""
-        files |= {f"{prefix}step {step}": model_file(path, step) for step in steps}
-        if not steps:
-            files[str(path)] = model_file(path)
+def _versions_at(path: Path, *, alone: bool) -> dict[str, FileVersion]:
+    """The model files at a path, by the names they are shown under."""
+    steps, prefix = RunFolder(path).finished_steps, "" if alone else f"{path} \u00b7 "
+    files = {f"{prefix}step {step}": model_file(path, step) for step in steps} or {str(path): model_file(path)}
     facts = {name: file.stat() for name, file in files.items()}
-    return {name: FileVersion(file, facts[name].st_mtime_ns, facts[name].st_size) for name, file in files.items()}
+    return {name: FileVersion(path, file, facts[name].st_mtime_ns, facts[name].st_size) for name, file in files.items()}
 
 
 @dataclass(frozen=True)
@@ -59,18 +56,28 @@ class ModelViewer:
     @classmethod
     def load(cls, paths: Sequence[Path], device: str = "auto") -> "ModelViewer":
         """Load every finished step of a run's folder, and of any other path the one model it holds."""
-        return cls({}, paths, device)._with(_versions_at(paths))
+        found = [_versions_at(path, alone=len(paths) == 1) for path in paths]
+        return cls({}, paths, device)._with({name: version for each in found for name, version in each.items()})
 
     def refreshed(self) -> "ModelViewer":
         """With the steps that were finished and the files that were replaced since: extended models, for example.
 
-        A model that can no longer be read stays as it was.
+        A model that can no longer be read stays as it was, and does not keep others from being read.
         """
-        try:
-            now = _versions_at(self.paths)
-            return self if now == self.versions else self._with(now)
-        except (InputError, OSError):
-            return self
+        viewer = self
+        for path in self.paths:
+            with suppress(InputError, OSError):
+                now = viewer._with_those_at(path, _versions_at(path, alone=len(self.paths) == 1))
+                viewer = viewer if now == viewer.versions else viewer._with(now)
+        return viewer
+
+    def _with_those_at(self, path: Path, found: Mapping[str, FileVersion]) -> dict[str, FileVersion]:
+        """The same files with others at a path, all in the order of the paths."""
+        others = {
+            place: {name: version for name, version in self.versions.items() if version.path == place}
+            for place in self.paths
+        }
+        return {name: version for each in (others | {path: found}).values() for name, version in each.items()}
 
     def _with(self, versions: Mapping[str, FileVersion]) -> "ModelViewer":
         kept = {name for name in self.models if self.versions.get(name) == versions.get(name)}

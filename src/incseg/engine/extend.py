@@ -219,8 +219,8 @@ def before_and_after(run: Path) -> Table:
     unseen = [name for name in result.classes[1:] if steps[-1]["iou"][name] is None]
     unknown = [result.classes[0]] if math.isnan(recalls[-1]) and not unseen else []
     notes = [
-        f"No validation image labels {', '.join(unseen)}: give some with --validation DIR to see whether "
-        f"they and {result.classes[0]} were kept."
+        f"No validation image labels {', '.join(unseen)}: give some with --validation DIR to see how well "
+        f"they and {result.classes[0]} are known."
         if unseen
         else "",
         "No validation image labels every class, so background cannot be scored: give some with --validation DIR."

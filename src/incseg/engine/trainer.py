@@ -339,8 +339,11 @@ class Trainer:
         return entry
 
     def _history_of(self, entry: Mapping[str, Any]) -> StepHistory:
+        optim = self.config.optim.model_dump()
+        if self.method.solves and entry["step"] > 0:  # nothing was trained; a later extension may be, at this rate
+            optim = {"learning_rate": optim["learning_rate"]}
         facts = {
-            **self.config.optim.model_dump(),
+            **optim,
             "crop_size": self.config.data.crop_size,
             "data": self.curriculum.source.name,
             "validation_images": entry["scored_images"],
