@@ -12,7 +12,8 @@ from PIL import Image
 
 import incseg
 from command_line import run
-from incseg.deploy.combine import forget, merge
+from incseg.deploy.forgetting import forget
+from incseg.deploy.merging import merge
 from incseg.deploy.model import Model
 from incseg.deploy.statistics import required_statistics, with_statistics
 from incseg.errors import InputError

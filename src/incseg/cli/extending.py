@@ -237,7 +237,7 @@ def merge(
     _refuse_existing(out)
     refuse_missing_models(first, second, *([] if base is None else [base]))
 
-    from incseg.deploy.combine import merge as merged
+    from incseg.deploy.merging import merge as merged
 
     one, two = (incseg.load(path, device="cpu") for path in (first, second))
     result = merged(one, two, None if base is None else incseg.load(base, device="cpu"))
@@ -275,7 +275,7 @@ def forget(
     for run in learnt_in:
         run_with_steps(run, "--learnt-in")
 
-    from incseg.deploy.combine import forget as without
+    from incseg.deploy.forgetting import forget as without
 
     result = without(incseg.load(model, device="cpu"), classes, learnt_in)
     _write(result.model, out, result.remark)
