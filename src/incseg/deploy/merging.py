@@ -89,8 +89,8 @@ def _require_different_images(first: TrainedModel, second: TrainedModel, base: T
         dict(zip(model.classes, sums.cells.tolist(), strict=True)) for model, sums in ((first, one), (second, two))
     ]
     shared = [name for name in first.classes if name in second.classes and name not in base.classes]
-    alike = [name for name in shared if cells[0][name] == cells[1][name] > 0]
-    if alike := [name for name in alike if not _told_apart(*(record_of(name, each) for each in (first, second)))]:
+    as_many = [name for name in shared if cells[0][name] == cells[1][name] > 0]
+    if alike := [name for name in as_many if not _told_apart(record_of(name, first), record_of(name, second))]:
         raise InputError(
             f"{first.path} and {second.path} have learnt {', '.join(alike)} from the same images, which would count "
             "twice: name the model that knew it first, from which both were extended, with --base."
