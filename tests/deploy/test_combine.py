@@ -257,3 +257,43 @@ def test_classes_of_one_step_are_forgotten_together(solved_base: Path, places: P
             forget(incseg.load(moved), [name], learnt_in)
     with pytest.raises(InputError, match="is not the step of a run: name the run"):
         forget(incseg.load(model.save(tmp_path / "alone.safetensors")), ["ring"])
+
+
+def test_a_class_learnt_in_python_is_forgotten_with_the_model_of_before(
+    solved_base: Path, places: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = incseg.load(solved_base)
+    taught = [
+        (name, pictures(places / folder), sorted((places / folder / "masks").iterdir()))
+        for name, folder in (("ring", "rings"), ("moon", "moons"))
+    ]
+    ring = base.learn(taught[0][1], taught[0][2], ["ring"])
+    file = ring.save(tmp_path / "ring.safetensors")
+    assert difference(head(forget(ring, ["ring"], before=base).model), head(base)) < 1e-6
+    assert "added in memory is subtracted" in forget(ring, ["ring"], before=base).remark
+    both = incseg.load(file).learn(taught[1][1], taught[1][2], ["moon"]).save(tmp_path / "both.safetensors")
+
+    named = ["--before", solved_base, "--learnt-in", file]
+    assert run("forget", both, "RING", *named, "--out", tmp_path / "moon") == 0
+    assert f"added in {file} is subtracted" in capsys.readouterr().out.replace("\n", " ")
+    left = incseg.load(tmp_path / "moon")
+    assert left.classes == (*BASE, "moon")
+    sums = [required_statistics(incseg.load(path))[0] for path in (both, file, solved_base)]
+    assert difference(upper(required_statistics(left)[0]), upper(sums[0]) - upper(sums[1]) + upper(sums[2])) < 1e-6
+    assert run("forget", both, "moon", "--before", file, "--out", tmp_path / "ring") == 0
+    assert difference(head(incseg.load(tmp_path / "ring")), head(ring)) < 1e-6
+
+    extended = incseg.extend(file, places / "moons", tmp_path / "run", settings=QUICK)
+    without_ring = forget(extended, ["ring"], [file], base).model
+    assert without_ring.classes == (*BASE, "moon")
+    for model, names, learnt_in, before, message in [
+        (both, ["ring"], [], solved_base, "ring was learnt together with moon|did not become what it is in one step"),
+        (both, ["moon"], [], solved_base, "did not become what it is in one step"),
+        (both, ["moon"], [file], solved_base, "'moon' was not learnt between .* and .*ring"),
+        (both, ["ring"], [file], file, "'ring' was not learnt between"),
+        (both, ["ring"], [file, both], solved_base, "the model before one step: name that step alone"),
+        (places / "chain", ["ring"], [file], solved_base, "did not learn 'ring' in .*: name the run that did"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            forget(incseg.load(model), names, learnt_in, incseg.load(before))
+    assert run("forget", both, "ring", "--before", tmp_path / "nothing", "--out", tmp_path / "no") == 2

@@ -1,3 +1,4 @@
+import itertools
 import json
 import shutil
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from incseg.config import DataConfig, RunConfig
 from incseg.curriculum import Extension, build_curriculum
 from incseg.datasets import open_source
 from incseg.deploy.model import Model, open_model
+from incseg.deploy.statistics import required_statistics
+from incseg.engine.admission import check_run
 from incseg.engine.assembly import train
 from incseg.engine.evaluator import score
 from incseg.engine.extend import before_and_after, choose_settings
@@ -25,8 +28,9 @@ from incseg.engine.training_iteration import Iterations
 from incseg.errors import InputError
 from incseg.loading import stack
 from incseg.models import Architecture, Segmenter
-from incseg.models.closed_form import Statistics
+from incseg.models.closed_form import RandomFeatures, Statistics
 from incseg.models.gather import Fit, feature_layout
+from incseg.models.segmenter import padded_images
 from incseg.models.storage import as_memory, describe_model
 from incseg.protocol import Protocol
 from incseg.results import Run
@@ -430,6 +434,56 @@ def test_known_classes_in_the_new_folder_keep_their_place_and_are_learnt(
     extended = incseg.extend(tiny_model, new, tmp_path / "out", settings=QUICK)
     assert extended.classes == (*tiny_model.classes, "ring")
     assert "Disc: known to the model, and learnt further where it is labelled." in capsys.readouterr().out
+
+
+def test_in_closed_form_background_is_background_if_the_folder_is_said_to_label_everything(
+    solved_base: Path, folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = open_model(solved_base)
+    everything = folder("everything", *given.classes[1:], "ring", ids=2)  # and two of the classes are shown
+    shown = Image.open(everything / "masks" / "0.png")
+    mask = np.array(shown)
+    mask[24:, 20:] = len(given.classes)  # the ring
+    Image.fromarray(mask).save(everything / "masks" / "0.png")
+    (everything / "train.txt").write_text("0\n1\n2")
+    (everything / "val.txt").write_text("3")
+    common: list[str | Path] = ["--data", everything, *DOTTED]
+    assert run("extend", solved_base, *common, "--out", tmp_path / "cautious") == 0
+    assert "say so with --data.complete true" in capsys.readouterr().out
+    assert run("extend", solved_base, *common, "--out", tmp_path / "certain", "--data.complete", "true") == 0
+    assert "Background of these images is taken as it is labelled" in capsys.readouterr().out
+    before, certain, cautious = (
+        required_statistics(open_model(path))[0].cross
+        for path in (solved_base, tmp_path / "certain", tmp_path / "cautious")
+    )
+    expected = torch.zeros(len(before))
+    features = RandomFeatures(required_statistics(given)[0].layout)
+    cell = features.layout.stride
+    for index in range(3):
+        image, mask = (np.array(Image.open(everything / kind / f"{index}.png")) for kind in ("images", "masks"))
+        pixels = padded_images(torch.tensor(image).permute(2, 0, 1)[None])
+        with torch.no_grad():
+            cells = features(*given.segmenter.features(pixels))[0]
+        for row, column in itertools.product(*(range(cell // 2, side, cell) for side in mask.shape)):
+            if mask[row, column] == 0:
+                expected += cells[row // cell, column // cell]
+    added = certain[:, 0] - before[:, 0]
+    torch.testing.assert_close((added / added.norm()).float(), expected / expected.norm(), rtol=1e-4, atol=1e-5)
+    assert not torch.equal(certain[:, 0], cautious[:, 0]), "a head that is unsure gives less to the background"
+
+
+def test_a_folder_is_not_taken_to_label_what_it_does_not_name(
+    tiny_model: Model, folder: Folder, tmp_path: Path
+) -> None:
+    new = folder("new", "ring", *tiny_model.classes[1:])
+    certain = Extension(open_source("folder", new), DataConfig(known=tiny_model.classes, complete=True))
+    assert certain.steps[1].complete
+    with pytest.raises(InputError, match=r"does not name square, triangle, cross: name and label them too"):
+        Extension(
+            open_source("folder", folder("few", "ring", "disc")), DataConfig(known=tiny_model.classes, complete=True)
+        )
+    with pytest.raises(InputError, match=r"--data.complete is for 'incseg extend'"):
+        check_run(RunConfig(protocol="shapes/4-2", data=DataConfig(complete=True)), tmp_path / "run")
 
 
 def test_background_is_scored_where_everything_is_labelled_and_on_the_same_pixels(

@@ -156,6 +156,9 @@ class DataConfig(Section):
     """A folder of old images with their labels, from which half of every batch is taken; 'incseg extend' sets it."""
     replayed_images: int | None = Field(default=None, ge=1)
     """At most so many of them, balanced by class; none: all. 'incseg extend' sets it."""
+    complete: bool = False
+    """For 'incseg extend': the folder labels every class that the model knows wherever its images show it, so that its
+    background is none of them. false: anything known may lie in its background."""
 
     @property
     def after_training(self) -> "DataConfig":

@@ -48,11 +48,13 @@ class Extension(Curriculum):
         self.indices = ((), range(len(source.train)))  # the images that the given model learnt from are not available
         self._channels = self._by_name(source.classes)
         self._labelled_old = tuple(channel for channel in self._channels if channel in extended.old)
+        if data.complete:
+            self._require_complete(extended.old)
         if data.replay is not None:
             self.old_images = OldImages.read(data.replay, data, known, new, report_progress)
         replayed = self.old_images.labelled if self.old_images is not None else frozenset[int]()
         relearnt = tuple(channel for channel in extended.old if channel in replayed.union(self._labelled_old))
-        self.steps = [given, replace(extended, labelled_old=relearnt)]
+        self.steps = [given, replace(extended, labelled_old=relearnt, complete=data.complete)]
         self.unreadable = []
         self._presence = self._presence_in(source.train, source.classes, report_progress)
         self._require_every_class()
@@ -120,6 +122,15 @@ class Extension(Curriculum):
         """The channel of each class of a folder, 255 for one that is not known; the first is the background."""
         channels = {plain(known): channel for channel, known in enumerate(self.classes) if channel != BACKGROUND}
         return [BACKGROUND, *(channels.get(plain(name), IGNORE) for name in names[1:])]
+
+    def _require_complete(self, old: Sequence[int]) -> None:
+        """Refuse to take background for background where the folder cannot label all that lies in it."""
+        missing = [self.classes[channel] for channel in old if channel not in self._labelled_old]
+        if missing:
+            raise InputError(
+                f"--data.complete true says that {self.source.name} labels every class that the model knows, and its "
+                f"classes.txt does not name {', '.join(missing)}: name and label them too, or leave it out."
+            )
 
     def _require_known(self, folder: Path, names: Sequence[str], channels: Sequence[int]) -> None:
         """Refuse a validation folder of foreign classes only; of others, say which are not scored."""

@@ -31,20 +31,26 @@ class Forgotten:
     """For the person and the model card."""
 
 
-def forget(model: Model, names: Sequence[str], learnt_in: Sequence[Path] = ()) -> Forgotten:
+def forget(
+    model: Model, names: Sequence[str], learnt_in: Sequence[Path] = (), before: TrainedModel | None = None
+) -> Forgotten:
     """A model without what the steps that learnt these classes added to it.
 
     Args:
         model: extended in closed form.
         names: classes that whole steps have learnt: what one step added cannot be told apart by class.
         learnt_in: the runs of these steps, several if it was merged from them; none: that of the model.
+        before: for classes learnt by ``Model.learn``, of which there is no run: the model just before they were learnt.
+            The one just after is then the file that ``learnt_in`` names; none: ``model`` itself.
     """
     forgotten = list(dict.fromkeys(known_class(name, model.classes) for name in names))
-    runs = _runs_of(model, learnt_in)
-    steps = _steps_opened(model, forgotten, runs)
+    if before is None:
+        steps = _steps_opened(model, forgotten, _runs_of(model, learnt_in))
+    else:
+        steps = [_given_step(model, forgotten, before, learnt_in)]
     terms: list[tuple[int, TrainedModel]] = [(1, model)]
-    for before, after in steps:
-        terms += [(-1, after), (1, before)]
+    for earlier, after in steps:
+        terms += [(-1, after), (1, earlier)]
     statistics, _ = combined(model.classes, terms)
     _require_own_steps(model, forgotten, [after for _, after in steps])
     _require_all_and_only_that(model, forgotten, statistics)
@@ -63,8 +69,7 @@ def forget(model: Model, names: Sequence[str], learnt_in: Sequence[Path] = ()) -
     before_columns = required_statistics(model)[0].cross
     left = [name for name in forgotten if _is_left(statistics.cross, before_columns, model.classes.index(name))]
     has_others = any(name not in after.classes for name in smaller.classes for _, after in steps)
-    places = ", ".join(str(run.path) for run in runs)
-    return Forgotten(smaller, _remark(forgotten, left, places, has_others=has_others))
+    return Forgotten(smaller, _remark(forgotten, left, _places(steps), has_others=has_others))
 
 
 def _runs_of(model: TrainedModel, learnt_in: Sequence[Path]) -> list[RunFolder]:
@@ -75,7 +80,8 @@ def _runs_of(model: TrainedModel, learnt_in: Sequence[Path]) -> list[RunFolder]:
     place = RunFolder.holding(model.path) if model.path is not None else None
     if place is None:
         raise InputError(
-            f"{model.path} is not the step of a run: name the run in which the class was learnt with --learnt-in RUN."
+            f"{model.path or 'the model'} is not the step of a run: name the run in which the class was learnt with "
+            "--learnt-in RUN, or, if it was learnt in Python, the model of before with --before MODEL."
         )
     return [place[0]]
 
@@ -92,6 +98,38 @@ def _steps_opened(
         _require_whole_step(after, before, model, names)
         found.append((before, after))
     return sorted(found, key=lambda step: (-len(step[1].classes), str(step[1].path)))
+
+
+def _given_step(
+    model: TrainedModel, names: Sequence[str], before: TrainedModel, learnt_in: Sequence[Path]
+) -> tuple[TrainedModel, TrainedModel]:
+    """The models before and after classes were learnt in Python, where they were kept as files."""
+    if len(learnt_in) > 1:
+        raise InputError("--before is the model before one step: name that step alone with --learnt-in, or none.")
+    after = TrainedModel.open(learnt_in[0], device="cpu") if learnt_in else model
+    before, after = spelt_as(before, model.classes), spelt_as(after, model.classes)
+    for each in (before, after):
+        require_same_network(each, model)
+    for name in names:
+        if name in before.classes or name not in after.classes:
+            raise InputError(
+                f"'{name}' was not learnt between {before.path} and {after.path or 'the model'}: --before is the model "
+                "as it was just before it learnt the class."
+            )
+    if list(before.history) != list(after.history[:-1]):
+        raise InputError(
+            f"{after.path or 'the model'} did not become what it is in one step from {before.path}: --before is the "
+            "model as it was just before it learnt the class, and --learnt-in as it was just after."
+        )
+    _require_whole_step(after, before, model, names)
+    return before, after
+
+
+def _places(steps: Sequence[tuple[TrainedModel, TrainedModel]]) -> str:
+    """Where a person finds what the steps left: runs, or files of models."""
+    files = [after.path for _, after in steps if after.path is not None]
+    held = [(file, RunFolder.holding(file)) for file in files]
+    return ", ".join(dict.fromkeys(str(run[0].path if run else file) for file, run in held)) or "memory"
 
 
 def _rules_before(model: TrainedModel, steps: Sequence[tuple[TrainedModel, TrainedModel]]) -> Fit:
@@ -125,7 +163,7 @@ def _require_own_steps(model: TrainedModel, forgotten: Sequence[str], learnt: Se
         if not steps:
             raise InputError(f"none of the named runs learnt '{name}': name the one that did, too, with --learnt-in.")
         own = _identity(record_of(name, model))
-        if "miou" in own and not any(_identity(record_of(name, step)) == own for step in steps):
+        if own.keys() & {"miou", "images"} and not any(_identity(record_of(name, step)) == own for step in steps):
             places = ", ".join(str(step.path) for step in steps)
             raise InputError(
                 f"{model.path} did not learn '{name}' in {places}: name the run that did, with --learnt-in RUN."

@@ -30,6 +30,8 @@ def check_run(config: RunConfig, out: Path) -> None:
     """Refuse what the settings and the folder of a run alone tell."""
     require_packages(config.engine.loggers)
     usable_folder(out)
+    if config.data.complete and config.data.known is None:
+        raise InputError("--data.complete is for 'incseg extend': the steps of a protocol say what their images label.")
     refuse_another_run(config, out)
     _check_launcher(config.engine)
     check_batch_size(config)

@@ -186,6 +186,13 @@ def _announce(model: TrainedModel, source: Source, config: RunConfig, solves: bo
     labelled_too = [name for name in source.classes[1:] if name not in new]
     if labelled_too:
         console.mention(f"{', '.join(labelled_too)}: known to the model, and learnt further where it is labelled.")
+    if config.data.complete:
+        console.mention("Background of these images is taken as it is labelled: none of the known classes lies in it.")
+    elif {plain(name) for name in model.classes[1:]} <= {plain(name) for name in labelled_too}:
+        console.mention(
+            "Known classes may lie in the background of these images. If every one of them is labelled wherever it is "
+            "shown, say so with --data.complete true: then background is learnt as it is labelled."
+        )
 
 
 def solves(method: str, settings: Mapping[str, Any]) -> bool:
