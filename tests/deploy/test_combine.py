@@ -273,7 +273,7 @@ def test_a_class_learnt_in_python_is_forgotten_with_the_model_of_before(
     assert "added in memory is subtracted" in forget(ring, ["ring"], before=base).remark
     both = incseg.load(file).learn(taught[1][1], taught[1][2], ["moon"]).save(tmp_path / "both.safetensors")
 
-    named = ["--before", solved_base, "--learnt-in", file]
+    named: list[str | Path] = ["--before", solved_base, "--learnt-in", file]
     assert run("forget", both, "RING", *named, "--out", tmp_path / "moon") == 0
     assert f"added in {file} is subtracted" in capsys.readouterr().out.replace("\n", " ")
     left = incseg.load(tmp_path / "moon")
