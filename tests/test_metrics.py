@@ -53,6 +53,16 @@ def test_harmonic_is_of_the_classes_of_step_0_and_all_later_ones() -> None:
     assert scores["harmonic"] == pytest.approx(2 * 0.6 * 0.3 / 0.9)
 
 
+def test_a_group_with_a_class_that_nobody_labels_has_no_mean() -> None:
+    step = steps("2-2", 4)[1]
+    scores = step_scores([math.nan, math.nan, 0.7, 0.2, 0.4], step, unlabelled=[0, 1])
+    assert scores.pop("new") == pytest.approx(0.3)
+    assert all(math.isnan(score) for score in scores.values())
+    scores = step_scores([math.nan, 0.5, 0.7, 0.2, 0.4], step, unlabelled=[0])
+    assert scores["all"] == pytest.approx(0.45)
+    assert math.isnan(scores["all_with_background"])
+
+
 # Counts of five classes, background first; class 4 appears nowhere. By hand: IoU = TP / (row + column - TP).
 CONFUSION = torch.tensor([[50, 5, 0, 5, 0], [10, 30, 0, 0, 0], [0, 0, 20, 20, 0], [5, 0, 0, 15, 0], [0, 0, 0, 0, 0]])
 IOU = [50 / 75, 30 / 45, 20 / 40, 15 / 45]

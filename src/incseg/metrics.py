@@ -4,7 +4,7 @@ A class that appears neither in the ground truth nor in the prediction has no Io
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -62,19 +62,29 @@ def harmonic_mean(first: float, second: float) -> float:
     return 0.0 if first + second == 0 else 2 * first * second / (first + second)
 
 
-def step_scores(iou: Sequence[float], step: Step) -> dict[str, float]:
+def step_scores(iou: Sequence[float], step: Step, unlabelled: Collection[int] = ()) -> dict[str, float]:
     """Mean IoU over the groups of a step.
+
+    A class that is labelled and shown nowhere is left out of a mean. A group with a class that no mask labels, as in
+    many an extension, has no mean.
 
     ``old``, ``new`` and ``all`` count foreground classes only (the convention of the paper's tables); the names ending
     in ``_with_background`` also count channel 0, which belongs to ``old`` as it does in tables that count it.
     ``harmonic`` is the harmonic mean of the classes of step 0 and of all later ones, not of ``old`` and ``new``.
     """
-    old, new = [iou[c] for c in step.old], [iou[c] for c in step.new]
-    scores = {"old": mean(old), "new": mean(new), "all": mean(old + new)}
-    scores["old_with_background"] = mean([iou[0], *old])
-    scores["all_with_background"] = mean([iou[0], *old, *new])
+    groups: dict[str, tuple[int, ...]] = {
+        "old": step.old,
+        "new": step.new,
+        "all": step.seen,
+        "old_with_background": (BACKGROUND, *step.old),
+        "all_with_background": (BACKGROUND, *step.seen),
+    }
+    scores = {name: mean([iou[c] for c in group]) for name, group in groups.items()}
     scores["harmonic"] = CONVENTIONS["ucd"].scores(iou, len(step.base))["harmonic"]
-    return scores
+    missing = [
+        name for name, group in {**groups, "harmonic": step.seen}.items() if not set(unlabelled).isdisjoint(group)
+    ]
+    return scores | dict.fromkeys(missing, math.nan)
 
 
 def foreground_miou(confusion: "Tensor") -> float:

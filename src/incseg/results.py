@@ -133,6 +133,11 @@ class Run:
         """Whether it learns all classes at once."""
         return Protocol.parse(self.protocol).task == "offline"
 
+    @property
+    def is_extension(self) -> bool:
+        """Whether it extends a given model: then what is measured depends on what the validation images label."""
+        return bool(self.result.get("extends"))
+
     def miou(self, step: int, name: str = "all") -> float:
         """A mean IoU of a step, NaN where there is none."""
         entry = self.entry(step)
@@ -201,9 +206,13 @@ class Run:
         return f"scored: {self.scored_as}, {'an unknown number of' if images is None else images} images"
 
     def group(self, first_channel: int, last_channel: int, with_background: bool = False) -> float:
-        """Mean final IoU of a range of channels, both included, and of background if wished."""
+        """Mean final IoU of a range of channels, both included, and of background if wished.
+
+        An extension has none where a class was not measured.
+        """
         names = self.classes[:1] * with_background + self.classes[first_channel : last_channel + 1]
-        return mean(self.iou(-1, name) for name in names)
+        found = [self.iou(-1, name) for name in names]
+        return math.nan if self.is_extension and any(map(math.isnan, found)) else mean(found)
 
 
 def scored_lines(runs: Sequence[Run]) -> list[str]:

@@ -98,6 +98,9 @@ def test_the_command_says_before_and_after_and_writes_a_card(
     assert run("extend", tiny_run, "--data", new, "--validation", old, "--out", tmp_path / "out", *DOTTED) == 0
     shown = capsys.readouterr().out
     assert "4 classes + ring: mib+ucd on 8 images, 2 iterations (1 epochs), batch 4, crops of 32" in shown
+    assert "mean of 2 of 4 old classes" in shown
+    assert "step 1 scored: mIoU new" in shown
+    assert "all" not in shown.split("step 1 scored: ")[1].split("\n")[0], "two classes are measured by no image"
     assert "No validation image labels triangle, cross" in shown
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert result["scored_as"] == "full (whole images), each class on images that label it"
@@ -106,6 +109,13 @@ def test_the_command_says_before_and_after_and_writes_a_card(
         assert step["iou"]["disc"] is not None
         assert step["iou"]["triangle"] is None  # not labelled anywhere, so never judged
     assert "ring" not in result["steps"][0]["iou"]
+    measured = {name for name, value in result["steps"][1]["miou"].items() if value is not None}
+    assert measured == {"new"}
+    assert (result["average_miou"], result["average_miou_with_background"]) == (None, None)
+    assert run("eval", tmp_path / "out", "--out", tmp_path / "again.json") == 0
+    assert json.loads((tmp_path / "again.json").read_text())["steps"] == result["steps"]
+    assert run("report", tmp_path / "out", "--csv", tmp_path / "scores.csv", "--out", tmp_path / "report.html") == 0
+    assert "by the conventions of the literature" not in capsys.readouterr().out, "no paper measures some classes only"
     card = (tmp_path / "out" / "MODEL_CARD.md").read_text(encoding="utf-8")
     for text in ("| 1 | ring | mib+ucd | new | 8 |", "trained elsewhere", "incseg predict", "Before and after"):
         assert text in card

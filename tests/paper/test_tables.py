@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from incseg.config import flat_settings
 from incseg.errors import InputError
 from incseg.methods import parse
 from incseg.paper import Block, ClassGroup, PaperRow, PaperTable, read_table, read_tables
@@ -180,3 +181,14 @@ def test_tables_go_by_name_and_number() -> None:
         read_table("voc-mian")
     with pytest.raises(InputError, match="1 to 9"):
         read_table("12")
+
+
+def test_a_setting_newer_than_a_run_is_no_deviation_and_one_of_its_method_is() -> None:
+    row = next(row for row in read_table("voc-main").rows if row.method == "plop")
+    settings = flat_settings(row.published_recipe("voc/15-5/overlapped", seed=1))
+    assert row.deviations(settings, "voc/15-5/overlapped", seed=1) == []
+    older = {name: value for name, value in settings.items() if name != "data.complete"}
+    assert row.deviations(older, "voc/15-5/overlapped", seed=1) == []
+    default = {name: value for name, value in settings.items() if name != "settings.plop.thresholds"}
+    deviation = "plop.thresholds default (published: released)"
+    assert row.deviations(default, "voc/15-5/overlapped", seed=1) == [deviation]

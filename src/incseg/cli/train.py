@@ -176,15 +176,12 @@ def report(
 def show_runs(folders: Sequence[Path], page: Path, console: Console, against: str | None = None) -> None:
     """Print a table that compares runs, or of a single run also each class, and write their report."""
     from incseg.report.class_table import run_class_table
-    from incseg.report.page import write_report
-    from incseg.report.paired import paired_table
-    from incseg.report.summary import conventions_table, read_runs, summary_table
+    from incseg.report.page import score_tables, write_report
+    from incseg.report.summary import read_runs
 
     runs = read_runs(folders)
-    console.show(summary_table(runs))
-    if paired := paired_table(runs, against):
-        console.show(paired)
-    console.show(conventions_table(runs))
+    for table in score_tables(runs, against):
+        console.show(table)
     if len(runs) == 1:
         console.show(run_class_table(runs[0], elsewhere=str(page)))
     write_report(folders, page, against)

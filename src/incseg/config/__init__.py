@@ -1,6 +1,6 @@
 """The configuration of a run: validated, layered from recipes, and written beside the result."""
 
-from incseg.config.compare import RESCORING, SCORING, differing_setting, flat_settings, result_settings
+from incseg.config.compare import OF_METHOD, RESCORING, SCORING, differing_setting, flat_settings, result_settings
 from incseg.config.recipes import (
     Layer,
     from_yaml,
@@ -35,6 +35,7 @@ from incseg.config.settings import (
 )
 
 __all__ = [
+    "OF_METHOD",
     "RESCORING",
     "SCORING",
     "DataConfig",

@@ -5,6 +5,9 @@ from typing import Any
 
 from incseg.config.settings import DataConfig, EngineConfig, RunConfig
 
+OF_METHOD = "settings."
+"""How the flat settings of methods begin. A result names these only where a recipe or a person chose them."""
+
 # Settings that only decide how a trained model is scored: "incseg eval" can choose them anew.
 SCORING = {f"data.{name}" for name in DataConfig.SCORING}
 

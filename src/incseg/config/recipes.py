@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from incseg.checksums import require_intact_text, sealed_text
-from incseg.config.compare import flatten
+from incseg.config.compare import OF_METHOD, flatten
 from incseg.config.settings import CODE, RunConfig, as_text, names_in, validate
 from incseg.config.strict_yaml import read_yaml
 from incseg.errors import InputError, closest
@@ -121,7 +121,7 @@ def _refuse_contradiction(brought: Mapping[str, Layer], above: Sequence[Layer]) 
         for name, value in flatten(layer).items():
             other, theirs = found.setdefault(name, (method, value))
             if theirs != value and name not in decided:
-                option = name.removeprefix("settings.").replace("_", "-")
+                option = name.removeprefix(OF_METHOD).replace("_", "-")
                 raise InputError(
                     f"'{other}' and '{method}' come with different settings: {name} is {as_text(theirs)} for "
                     f"'{other}' and {as_text(value)} for '{method}'; decide with --{option} VALUE."

@@ -77,6 +77,16 @@ class Curriculum(ABC):
     def scored_images(self, step: Step) -> list[ScoredImages]:
         """The images scored after a step: a collection per set of classes that masks label, or per step's domains."""
 
+    def unlabelled(self, step: Step) -> frozenset[int]:
+        """Channels that the masks of no scored image label: these cannot be measured.
+
+        Background is among them unless some masks label every channel, since elsewhere it may be any class.
+        """
+        found = self.scored_images(step)
+        labelled = {channel for images in found for channel in images.labelled_channels(step.num_classes)}
+        certain = any(images.labels_all(step.num_classes) for images in found)
+        return frozenset(range(step.num_classes)) - labelled | (frozenset() if certain else {BACKGROUND})
+
     @abstractmethod
     def pictured_images(self, step: Step, number: int) -> tuple[list[str], ScoredImages]:
         """Names and images of the validation images that show the most classes; the same images at every step."""

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -150,18 +150,20 @@ def step_entry(
     counts: Tensor,
     scored: int | None = None,
     domains: Sequence[Sequence[str]] = (),
+    unlabelled: Collection[int] = (),
 ) -> dict[str, Any]:
     """The scores of one step, learnt from ``images`` and scored on ``scored``; classes by name, missing values None.
 
     ``counts`` are those of :func:`score_step`. Background is scored on images that label every class: elsewhere it may
-    be any class that the masks do not label. In a domain protocol ``domains`` are the names of those of each step so
-    far, to which the collections belong, and each collection has a score of its own.
+    be any class that the masks do not label. ``unlabelled`` are the channels that no masks label; a group with one of
+    them has no mean. In a domain protocol ``domains`` are the names of those of each step so far, to which the
+    collections belong, and each collection has a score of its own.
     """
     confusion, complete = counts.sum(dim=0)
     iou = intersection_over_union(confusion)
     iou[BACKGROUND] = intersection_over_union(complete)[BACKGROUND]
     shown = torch.cat([complete[:1], confusion[1:]])
-    scores, by_domain = step_scores(iou, step), {}
+    scores, by_domain = step_scores(iou, step, unlabelled), {}
     if step.domains:
         scores |= domain_scores(counts[:, 0])
         found = [none_if_nan(foreground_miou(each)) for each in counts[:, 0]]

@@ -216,14 +216,17 @@ def before_and_after(run: Path) -> Table:
     result = Run.read(run)
     steps, new = result.steps, set(result.steps[-1]["new_classes"])
     rows = [[name, percent(result.iou(0, name)), percent(result.iou(-1, name))] for name in result.classes]
+    unseen = [name for name in result.classes[1:] if steps[-1]["iou"][name] is None]
     recalls = [result.background_recall(step) for step in (0, -1)]
     rows.insert(1, [f"{result.classes[0]}, recall", *map(percent, recalls)])
     for title, group in [
-        ("mean of old classes", [name for name in result.classes[1:] if name not in new]),
-        ("mean of new classes", [name for name in result.classes[1:] if name in new]),
+        ("old classes", [name for name in result.classes[1:] if name not in new]),
+        ("new classes", [name for name in result.classes[1:] if name in new]),
     ]:
-        rows.append([title, *(percent(mean(result.iou(step, name) for name in group)) for step in (0, -1))])
-    unseen = [name for name in result.classes[1:] if steps[-1]["iou"][name] is None]
+        measured = sum(name not in unseen for name in group)
+        which = f"{measured} of {len(group)} {title}" if 0 < measured < len(group) else title
+        means = (percent(mean(result.iou(step, name) for name in group)) for step in (0, -1))
+        rows.append([f"mean of {which}", *means])
     unknown = [result.classes[0]] if math.isnan(recalls[-1]) and not unseen else []
     notes = [
         f"No validation image labels {', '.join(unseen)}: give some with --validation DIR to see how well "

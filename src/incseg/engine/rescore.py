@@ -48,7 +48,9 @@ def _rescore(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
             number_scored(curriculum, step) - len(left_out.scoring),
         )
         domains = [curriculum.domains_of(other) for other in curriculum.steps[: step.index + 1]]
-        entries.append(step_entry(step, classes, images, confusion.cpu(), scored, domains) | left_out.entry())
+        unlabelled = curriculum.unlabelled(step)
+        entry = step_entry(step, classes, images, confusion.cpu(), scored, domains, unlabelled)
+        entries.append(entry | left_out.entry())
     if not entries:
         raise InputError(f"{folder.path} has no finished step to score.")
     known = curriculum.classes[: curriculum.steps[len(entries) - 1].num_classes]

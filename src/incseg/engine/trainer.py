@@ -326,7 +326,8 @@ class Trainer:
         classes = self.curriculum.classes[: step.num_classes]
         scored = number_scored(self.curriculum, step) - len(self.left_out.scoring)
         domains = [self.curriculum.domains_of(other) for other in self.curriculum.steps[: step.index + 1]]
-        entry = step_entry(step, classes, images, confusion.cpu(), scored, domains) | self.left_out.entry()
+        unlabelled = self.curriculum.unlabelled(step)
+        entry = step_entry(step, classes, images, confusion.cpu(), scored, domains, unlabelled) | self.left_out.entry()
         if not (self.first_step_given and step.index == 0):
             self.history = [*self.history, self._history_of(entry)]
         if self.fabric.is_global_zero:

@@ -196,9 +196,14 @@ class ScoredImages(WholeImages):
         """Heights and widths of some of them, as they are scored."""
         return usual_shapes(self.split) if self.crop is None else [(self.crop.size, self.crop.size)]
 
+    def labelled_channels(self, num_classes: int) -> set[int]:
+        """Which of the channels these masks label."""
+        channels = range(num_classes)
+        return set(channels if self.labelled is None else self.labelled).intersection(channels)
+
     def labels_all(self, num_classes: int) -> bool:
         """Whether these masks label every channel."""
-        return self.labelled is None or set(self.labelled) >= set(range(num_classes))
+        return len(self.labelled_channels(num_classes)) == num_classes
 
     def counted_as(self, num_classes: int) -> Tensor:
         """(C,) the channel that a prediction of each channel counts as."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from incseg.config import RunConfig, flat_settings, load_recipe, merge, published_images, published_name
+from incseg.config import OF_METHOD, RunConfig, flat_settings, load_recipe, merge, published_images, published_name
 from incseg.errors import InputError, closest
 
 Background = Literal["none", "first", "all"]
@@ -98,18 +98,20 @@ class PaperRow(StrictModel):
     def deviations(self, settings: Mapping[str, Any], protocol: str, seed: int) -> list[str]:
         """Every flat setting of a run that differs from the published recipe, except the one this row leaves open.
 
-        Where the numbers of images are published, lists of images are part of the recipe, and those numbers are
-        compared instead: see :func:`image_differences`.
+        A setting that is none of a method's and that the run does not name did not exist yet, so the run was as it is
+        by default. Where the numbers of images are published, lists of images are part of the recipe, and those numbers
+        are compared instead: see :func:`image_differences`.
         """
         order = settings.get("data.class_order")
         expected = flat_settings(self.published_recipe(published_name(protocol, order) or protocol, seed))
-        not_compared = {"protocol", "method", "seed", f"settings.{self.needs}"}
+        not_compared = {"protocol", "method", "seed", f"{OF_METHOD}{self.needs}"}
         not_compared |= {"data.splits"} if published_images(protocol, order) else set()
         not_compared |= {name for name, value in expected.items() if value == "auto" and name.startswith("engine.")}
         return [
-            f"{name.removeprefix('settings.')} {settings.get(name, 'default')} "
+            f"{name.removeprefix(OF_METHOD)} {settings.get(name, 'default')} "
             f"(published: {expected.get(name, 'default')})"
             for name in sorted({*settings, *expected} - not_compared)
+            if name in settings or name.startswith(OF_METHOD)
             if settings.get(name) != expected.get(name)
         ]
 

@@ -74,11 +74,16 @@ def render(runs: Sequence[Run], against: str | None = None) -> str:
 
 def summary_tables(runs: Sequence[Run], against: str | None = None) -> list[Table]:
     """The tables at the top of the page: the scores, their differences, and the paper's where it has some."""
+    return [*score_tables(runs, against), *beside_the_paper(runs)]
+
+
+def score_tables(runs: Sequence[Run], against: str | None = None) -> list[Table]:
+    """The scores of runs, and their differences."""
     paired = paired_table(runs, against)
     compared = [paired] if paired else []
     # An extension's images label the new classes, mostly: no paper counts such a mean.
-    counted = [] if any(run.result.get("extends") for run in runs) else [conventions_table(runs)]
-    return [summary_table(runs), *compared, *counted, *beside_the_paper(runs)]
+    counted = [] if any(run.is_extension for run in runs) else [conventions_table(runs)]
+    return [summary_table(runs), *compared, *counted]
 
 
 def _template() -> jinja2.Template:

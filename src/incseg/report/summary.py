@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from incseg.config import flat_settings, load_recipe
+from incseg.config import OF_METHOD, flat_settings, load_recipe
 from incseg.console import Table, mean_and_spread, percent
 from incseg.errors import InputError
 from incseg.metrics import CONVENTIONS, nan_if_none
@@ -20,15 +20,17 @@ from incseg.results import Run, scored_lines
 SCORES: dict[str, Callable[[Run], float]] = {
     "all w/o bg": lambda run: run.miou(-1, "all"),
     "all+bg": lambda run: run.miou(-1, "all_with_background"),
-    "harmonic": lambda run: run.miou(-1, "harmonic") if run.domains else run.counted("ucd")["harmonic"],
+    # An extension's is that of its result, which tells whether all classes were measured.
+    "harmonic": lambda run: (
+        run.miou(-1, "harmonic") if run.domains or run.is_extension else run.counted("ucd")["harmonic"]
+    ),
     "forgetting": lambda run: nan_if_none(run.result["forgetting"]["mean"]),
     "avg. steps w/o bg": lambda run: run.average_over_steps("all"),
     "avg. steps+bg": lambda run: run.average_over_steps("all_with_background"),
 }
 
 
-# A result names a setting of its method only where a recipe or a person chose it; else it is the method's own default.
-OF_METHOD, UNNAMED = "settings.", "default"
+UNNAMED = "default"  # a setting of the method that nobody chose
 COUNTED = ("base", "later", "all", "harmonic")
 
 
