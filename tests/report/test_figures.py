@@ -49,3 +49,20 @@ def test_the_legend_is_in_the_order_of_the_chart(tmp_path: Path) -> None:
     picture = over_the_steps(read_runs([folder(method) for method in values]))
     entries = [group for group in ET.fromstring(picture).iter() if "translate" in group.attrib.get("transform", "")]
     assert ["".join(entry.itertext()) for entry in entries][-3:] == ["cd", "ucd", "mib"]
+
+
+def test_a_method_looks_alike_in_all_charts_of_the_same_runs(tmp_path: Path) -> None:
+    values = {"mib": (0.2, 0.7), "cd": (0.7, 0.1), "ucd": (0.5, 0.6)}  # old classes in one order, new ones in another
+
+    def folder(method: str) -> Path:
+        old, new = values[method]
+        return write_result(tmp_path / method, "voc/15-5/overlapped", method, lambda _, c: new if c > 15 else old)
+
+    runs, looks = read_runs([folder(method) for method in values]), []
+    for draw in (over_the_steps, old_and_new):
+        groups = (
+            group for group in ET.fromstring(draw(runs)).iter() if "translate" in group.attrib.get("transform", "")
+        )
+        looks.append({"".join(entry.itertext()): entry.attrib.get("class") for entry in groups})
+    assert {name: looks[0][name] for name in values} == {name: looks[1][name] for name in values}
+    assert len({looks[0][name] for name in values}) == len(values)

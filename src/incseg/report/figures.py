@@ -67,13 +67,17 @@ def old_and_new(runs: Sequence[Run]) -> str:
 
 
 def _best_first(values: Mapping[str, Sequence[Point]]) -> list[Curve]:
-    """In the order in which they end, so that the legend is read like the chart."""
+    """In the order in which they end, so that the legend is read like the chart.
+
+    Colours and markers go by name: in all charts of the same runs a method looks alike.
+    """
+    look = {name: place for place, name in enumerate(sorted(values))}
 
     def end(name: str) -> float:
         last = values[name][-1][1]
         return last if math.isfinite(last) else -math.inf
 
-    return [Curve(place, name, values[name]) for place, name in enumerate(sorted(values, key=end, reverse=True))]
+    return [Curve(look[name], name, values[name]) for name in sorted(values, key=end, reverse=True)]
 
 
 def standalone(panel: Panel) -> str:
