@@ -113,8 +113,12 @@ STUDIES = (
     Study("the closed form", [MANY, FEW], ["analytic"], THREE),
     Study("the upper reference", [JOINT], ["ft"], THREE),
     Study("who is ahead", [MANY, FEW], ["ft", *MAIN, "lwf", "ilt", "ucd", "ucd --ucd.weight 0.0", *LATER]),
-    Study("the paper's ablation", [DISJOINT], ["mib", "mib+ucd", *itertools.chain(*ABLATIONS.values())], together=True),
     Study("does UCD help", [MANY, FEW], PAIRED, THREE, together=True),
+    Study("does UCD help cross-entropy", [MANY, FEW], ["ucd", "ucd --ucd.weight 0.0"], THREE, together=True),
+    Study("does UCD help DKD", [MANY, FEW], ["dkd", "dkd+ucd"], together=True),
+    Study("does UCD help STAR", [MANY, FEW], ["star", "star+ucd"], together=True),
+    Study("does UCD help elsewhere", [DISJOINT, ONE_CLASS, TEN], MAIN[:4], together=True),
+    Study("the paper's ablation", [DISJOINT], ["mib", "mib+ucd", *itertools.chain(*ABLATIONS.values())], together=True),
     Study("the main rows, disjoint", [DISJOINT], [*MAIN, "ft"]),
     Study("with a step 0 of their own", [MANY, FEW], ["sdr", "mib+sdr", *RELEASED]),
     Study("one new class", [ONE_CLASS], [*MAIN, "ft"]),
@@ -123,8 +127,13 @@ STUDIES = (
     Study("a wider closed form", [MANY, FEW], [WIDE]),
     Study("ten steps again", [TEN], ["analytic"], THREE),
     Study("another encoder: the upper reference", [JOINT], ["ft"], ONE, LITE),
-    Study("another encoder", [MANY, FEW], ["analytic", "mib", "mib+ucd", "plop"], ONE, LITE),
-    Study("batch size", [DISJOINT], [f"{name} --optim.batch-size 12" for name in ("mib", "mib+ucd")], together=True),
+    Study("another encoder", [MANY, FEW], MAIN, ONE, LITE),
+    *(
+        Study(
+            f"batches of {size}", [DISJOINT], [f"{name} --optim.batch-size {size}" for name in MAIN[:2]], together=True
+        )
+        for size in (12, 4)
+    ),
     Study("before it again", [MANY, FEW], ["ft", "lwf", "ilt", "sdr", "mib+sdr", "ucd", *RELEASED], THREE),
     Study("a wider closed form again", [MANY, FEW, TEN], [WIDE], THREE),
     Study("one new class and ten steps, trained, again", [ONE_CLASS, TEN], MAIN, THREE),
@@ -133,7 +142,8 @@ STUDIES = (
     Study("later methods again", [MANY, FEW], ["dkd", "star"], THREE),
     Study("unknown objects", [FEW, MANY], ["ssul"]),
     Study("what the closed form sees", [MANY, FEW], SEEN, THREE),
-    Study("UCD and later methods", [MANY, FEW], ["dkd+ucd", "star+ucd"]),
+    Study("the weight of MiB's distillation", [MANY, FEW], ["mib --mib.kd-weight 100"]),
+    Study("weights that move", [MANY, FEW], ["ewf"]),
     Study("other features", [MANY, FEW], SHAPED),
     Study("losses of later methods again", [MANY, FEW], ["mib+nest", "mbs", "rcil"], THREE),
 )
