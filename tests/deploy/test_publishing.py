@@ -34,7 +34,15 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             asked["private"][repository] = private
             return f"https://huggingface.co/{repository}"
 
-        def upload_folder(self, *, repo_id: str, folder_path: Path, commit_message: str) -> None:  # noqa: ARG002
+        def upload_folder(
+            self,
+            *,
+            repo_id: str,
+            folder_path: Path,
+            commit_message: str,  # noqa: ARG002
+            delete_patterns: list[str],
+        ) -> None:
+            assert delete_patterns == ["memory.safetensors"], "statistics of a model that was there before"
             shutil.copytree(folder_path, tmp_path / f"models--{repo_id.replace('/', '--')}" / "snapshots" / "main")
 
     def download(repository: str, *, revision: str | None, allow_patterns: list[str]) -> str:

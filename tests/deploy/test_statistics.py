@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from incseg.engine.assembly import train
 from incseg.errors import InputError
 from incseg.models.closed_form import Statistics
 from incseg.models.gather import Fit
-from incseg.models.storage import as_memory, save_memory
+from incseg.models.storage import as_memory, load_memory, save_memory
 from samples import write_classes
 
 QUICK = {"data": {"workers": 0}, "engine": {"accelerator": "cpu", "pictures": 0, "score_batch_size": 8}}
@@ -271,6 +272,30 @@ def test_without_statistics_nothing_is_learnt(tiny_model: Model, solved_base: Pa
         tiny_model.learn([IMAGE], [MASK], ["ring"])
     of_others = Statistics.empty(required_statistics(incseg.load(solved_base))[0].layout)
     file = incseg.load(solved_base).save(tmp_path / "mine.safetensors")
-    save_memory(as_memory(of_others.with_classes(torch.ones(3)), Fit()), tmp_path / "mine.statistics.safetensors")
+    memory = as_memory(of_others.with_classes(torch.ones(3)), Fit(), incseg.load(file).segmenter)
+    save_memory(memory, tmp_path / "mine.statistics.safetensors")
     with pytest.raises(InputError, match="are of 2 classes and the model knows 4: they belong to another model"):
         incseg.load(file).learn([IMAGE], [MASK], ["ring"])
+
+
+def test_statistics_of_another_network_are_refused_wherever_they_are_used(
+    solved_base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As when a model is trained again and copied over the one before, without what lies beside it."""
+    model = incseg.load(solved_base)
+    file = model.save(tmp_path / "mine.safetensors")
+    beside = tmp_path / "mine.statistics.safetensors"
+    kept = beside.read_bytes()
+    with torch.no_grad():
+        next(model.segmenter.decoder.parameters()).add_(1e-3)
+    replace(model, memory={}).save(file)
+    assert not beside.exists()
+    beside.write_bytes(kept)
+    with pytest.raises(InputError, match="were gathered by another network"):
+        incseg.load(file).learn([IMAGE], [MASK], ["ring"])
+    write_classes(tmp_path / "new", ["ring"], images=6)
+    assert run("extend", file, "--data", tmp_path / "new", "--out", tmp_path / "out") == 2
+    assert "were gathered by another network" in capsys.readouterr().err
+    older = {name: tensor for name, tensor in load_memory(beside).items() if not name.endswith("network")}
+    save_memory(older, beside)
+    assert incseg.load(file).statistics() is not None, "files of before do not say"

@@ -182,7 +182,7 @@ def test_a_closed_form_follows_the_rules_of_the_statistics_it_adds_to(tiny_model
     statistics = Statistics.empty(feature_layout(segmenter, 5, width=64), torch.device("cpu")).with_classes(
         torch.ones(5)
     )
-    given = replace(tiny_model, memory=as_memory(statistics, Fit(balance=0.1, mirrored=True)))
+    given = replace(tiny_model, memory=as_memory(statistics, Fit(balance=0.1, mirrored=True), segmenter))
 
     def rules(method: str, **own: Any) -> dict[str, Any]:
         return dict(choose_settings(given, source, new, method, 1, None, {method: own}).settings.get("analytic", {}))

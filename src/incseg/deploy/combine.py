@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 
 from incseg.datasets.source import plain
 from incseg.deploy.statistics import required_statistics
@@ -71,10 +70,5 @@ def require_same_network(model: TrainedModel, other: TrainedModel) -> None:
 
 def is_same_network(model: TrainedModel, other: TrainedModel) -> bool:
     """Whether all below the head is equal."""
-    one, two = _network(model), _network(other)
+    one, two = model.segmenter.below_the_head(), other.segmenter.below_the_head()
     return one.keys() == two.keys() and all(torch.equal(one[name].cpu(), two[name].cpu()) for name in one)
-
-
-def _network(model: TrainedModel) -> dict[str, Tensor]:
-    state = model.segmenter.state_dict()
-    return {name: tensor for name, tensor in state.items() if not name.startswith("classifier.")}

@@ -8,7 +8,7 @@ from incseg.deploy.model import Model
 from incseg.deploy.model_card import model_card
 from incseg.errors import IncompleteError, InputError
 from incseg.files import make_folder, replacing
-from incseg.run_folder import MODEL_FILE
+from incseg.run_folder import MODEL_FILE, statistics_file
 
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -34,7 +34,11 @@ def push_to_hub(model: Model, repository: str, *, private: bool = False, license
         folder = save_pretrained(model, Path(place) / "model", repository, license)
         try:
             place_there = hub.create_repo(repository, private=private, exist_ok=True)
-            hub.upload_folder(repo_id=repository, folder_path=folder, commit_message="Model of incseg")
+            # Statistics of the model that was there before would stay beside this one if it has none.
+            earlier = statistics_file(folder / MODEL_FILE).name
+            hub.upload_folder(
+                repo_id=repository, folder_path=folder, commit_message="Model of incseg", delete_patterns=[earlier]
+            )
         except Exception as error:  # of the Hub, of its HTTP library, of the machine
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise IncompleteError(

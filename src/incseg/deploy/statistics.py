@@ -114,7 +114,7 @@ def with_statistics(
         classes=tuple(classes),
         history=list(history),
         path=None,
-        memory=as_memory(statistics, fit),
+        memory=as_memory(statistics, fit, segmenter),
     )
 
 
@@ -156,7 +156,7 @@ def gather_statistics(
     if weights != "none":
         segmenter.keep_original(_original(model, weights))
     statistics = _gathered(segmenter, source.train, source.classes, table, fit, console, workers)
-    memory = as_memory(statistics, fit)
+    memory = as_memory(statistics, fit, segmenter)
     if weights != "none":  # first: a model that keeps its encoder needs no statistics, but these need the encoder
         save_model(segmenter, model.classes, model.path, model.history, model.colours)
         console.say(f"{model.path} keeps its encoder as it was before training.")
@@ -198,7 +198,7 @@ def from_old_images(model: AnyModel, folder: Path, most: int | None, console: Co
     fit, segmenter = Fit(), copy.deepcopy(model.segmenter).to(model.exact_device)
     statistics = _gathered(segmenter, old.split, old.classes, table, fit, console)
     console.say(f"The model has no statistics: they are gathered from {len(old.split)} images of {folder}.")
-    return replace(model, memory={**model.remembered(), **as_memory(statistics, fit)})
+    return replace(model, memory={**model.remembered(), **as_memory(statistics, fit, segmenter)})
 
 
 def _gathered(

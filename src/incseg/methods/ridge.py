@@ -15,7 +15,7 @@ from incseg.methods.parsing import register_method
 from incseg.methods.part import Context, Part, Weight, default
 from incseg.models import Segmenter
 from incseg.models.closed_form import METHOD, FeatureLayout, Statistics
-from incseg.models.gather import FRUGAL, GENEROUS, Fit, feature_layout, gather, solved_head
+from incseg.models.gather import FRUGAL, GENEROUS, Fit, as_state, feature_layout, gather, solved_head
 from incseg.models.tensor_file import as_stored
 
 Width = Annotated[int, Field(ge=1, le=16384)]  # A of the largest takes 2 GB
@@ -78,7 +78,7 @@ class ClosedForm(Part):
         complete = context.step.complete
         statistics = gather(context.student, statistics, images, self.fit, _sum_over_processes, complete=complete)
         _name_unseen_classes(context, statistics)
-        self.memory = {**statistics.state(), **self.fit.state()}
+        self.memory = as_state(statistics, self.fit, context.student)
         size = sum(tensor.nbytes for tensor in self.memory.values())
         context.say(f"statistics of {statistics.num_classes - 1} classes for later extensions: {size / 1e6:.1f} MB")
         if self.solves:

@@ -20,6 +20,7 @@ from incseg.models.closed_form import (
     default_width,
 )
 from incseg.models.segmenter import Segmenter, padded_images
+from incseg.models.tensor_file import checksum_of
 from incseg.protocol import IGNORE
 from incseg.sizes import STRIDE
 
@@ -32,6 +33,7 @@ TILE, CONTEXT = 2048, 128  # pixels: the side of the tiles of a still larger ima
 # the first, an extension on a CPU costs no more than a forward pass of a ResNet-18 over its images ('incseg bench
 # extend').
 FRUGAL, GENEROUS = 3.0, 6.0
+NETWORK = "network"  # of a file of statistics: the tensor that says which one gathered them
 ORIGINAL_STAGES = 2  # of the encoder before its training, in statistics that a model carries
 
 
@@ -58,12 +60,30 @@ class Fit:
 
     def state(self) -> dict[str, Tensor]:
         """As a tensor beside the statistics: whoever adds to them, or solves them again, follows the same rules."""
-        return {"fit": torch.tensor(list(json.dumps(asdict(self)).encode()), dtype=torch.uint8)}
+        return {"fit": _as_tensor(json.dumps(asdict(self)))}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor]) -> "Fit":
         """The way back from :meth:`state`; the default where a file does not say."""
         return cls(**json.loads(bytes(state["fit"].tolist()))) if "fit" in state else cls()
+
+
+def as_state(statistics: Statistics, fit: Fit, segmenter: Segmenter) -> dict[str, Tensor]:
+    """Statistics as tensors for a file, with the rules and a checksum of the network they were gathered by."""
+    return {**statistics.state(), **fit.state(), NETWORK: _as_tensor(_network(segmenter))}
+
+
+def is_of(state: Mapping[str, Tensor], segmenter: Segmenter) -> bool:
+    """Whether statistics of :func:`as_state` were gathered by this network; also where they do not say."""
+    return NETWORK not in state or bytes(state[NETWORK].tolist()).decode() == _network(segmenter)
+
+
+def _network(segmenter: Segmenter) -> str:
+    return checksum_of({name: tensor.cpu() for name, tensor in segmenter.below_the_head().items()})
+
+
+def _as_tensor(text: str) -> Tensor:
+    return torch.tensor(list(text.encode()), dtype=torch.uint8)
 
 
 def feature_layout(

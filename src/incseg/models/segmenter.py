@@ -153,6 +153,11 @@ class Segmenter(nn.Module):
             )
         return self.classifier
 
+    def below_the_head(self) -> dict[str, Tensor]:
+        """All tensors on which the features of a closed-form head depend, by name."""
+        own = ("encoder.", "decoder.", "original.", "mean", "std")
+        return {name: tensor for name, tensor in self.state_dict().items() if name.startswith(own)}
+
     def own_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Parameters by name, without those of a module that a method trains beside the network for a while."""
         own = ("encoder.", "decoder.", "classifier.")

@@ -13,7 +13,7 @@ from incseg.colours import DISTINCT, Colours
 from incseg.errors import DamagedError, InputError
 from incseg.model_header import STATISTICS, read_header, require_description
 from incseg.models.closed_form import Statistics
-from incseg.models.gather import Fit
+from incseg.models.gather import Fit, as_state, is_of
 from incseg.models.segmenter import Architecture, Segmenter
 from incseg.models.tensor_file import as_stored, read_tensors, write_tensors
 from incseg.protocol import count_classes
@@ -107,6 +107,12 @@ class TrainedModel:
                 f"the statistics beside {self.path} are of a model that keeps its encoder as it was before training, "
                 "and this one does not: they belong to another model."
             )
+        if not is_of(found, self.segmenter):
+            raise InputError(
+                f"the statistics beside {self.path} were gathered by another network, so a head that is solved from "
+                "them would see other features: put those of this model there, or gather them again with 'incseg "
+                "statistics MODEL --data DIR --overwrite'."
+            )
         return statistics, Fit.from_state(found)
 
     def save(self, path: str | Path) -> Path:
@@ -122,9 +128,9 @@ def statistics_among(memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in memory.items() if name.startswith(STATISTICS)}
 
 
-def as_memory(statistics: Statistics, fit: Fit) -> dict[str, Tensor]:
-    """Statistics and their rules as a method remembers them."""
-    return {f"{STATISTICS}{name}": tensor for name, tensor in {**statistics.state(), **fit.state()}.items()}
+def as_memory(statistics: Statistics, fit: Fit, segmenter: Segmenter) -> dict[str, Tensor]:
+    """Statistics, their rules and their network as a method remembers them."""
+    return {f"{STATISTICS}{name}": tensor for name, tensor in as_state(statistics, fit, segmenter).items()}
 
 
 def load_memory(path: Path) -> dict[str, Tensor]:
