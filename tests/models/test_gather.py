@@ -367,3 +367,19 @@ def test_a_large_image_gives_nearly_the_sums_of_the_whole(monkeypatch: pytest.Mo
     tiled = gather(segmenter, roomy, [batch], Fit(mirrored=False))
     assert (tiled.cross - whole.cross).norm() < 0.1 * whole.cross.norm()
     assert not torch.equal(tiled.cross, whole.cross)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU to have two devices")
+def test_sums_are_made_where_the_statistics_are() -> None:
+    """As for Apple's GPUs, which have no float64: the network is on the device, and the sums are beside it."""
+    segmenter, batches = network(), single_images(batch_of(1), batch_of(2))
+    nothing = empty(segmenter)
+    once = gather(segmenter, nothing, batches, Fit())
+    twice = gather(segmenter, once, batches, Fit())  # the second time a head says what lies in the background
+    segmenter.cuda()
+    for expected, found in (
+        (once, gather(segmenter, nothing, batches, Fit())),
+        (twice, gather(segmenter, once, batches, Fit())),
+    ):
+        assert found.gram.device.type == "cpu"
+        torch.testing.assert_close((found.gram, found.cross), (expected.gram, expected.cross))

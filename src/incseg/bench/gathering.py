@@ -10,8 +10,8 @@ from incseg.bench.measure import hardware, median_milliseconds, median_milliseco
 from incseg.console import Table
 from incseg.models import Architecture, Segmenter
 from incseg.models.closed_form import ClosedFormHead, Statistics
+from incseg.models.devices import choose_device
 from incseg.models.gather import Fit, feature_layout, gather
-from incseg.models.storage import choose_device
 
 CLASSES, BATCH, BATCHES, ROUNDS = 21, 8, 2, 3
 HEIGHT, WIDTH = 240, 320

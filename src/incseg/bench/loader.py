@@ -19,7 +19,7 @@ from incseg.engine.assembly import check_repeats
 from incseg.loading import BatchAddresses, TrainingSet, device_loader, training_loader
 from incseg.loading.decoded import KeptSplit, Measured
 from incseg.loading.resampling import BatchCutter
-from incseg.models.storage import choose_device
+from incseg.models.devices import choose_device
 from incseg.protocol import Protocol
 
 SECONDS, FEWEST = 3.0, 2  # how long each way is measured, and how many batches at least

@@ -21,7 +21,8 @@ from incseg.files import naming, remove
 from incseg.images import index_image
 from incseg.metrics import confusion_matrix, intersection_over_union, mean, none_if_nan
 from incseg.models import Segmenter
-from incseg.models.storage import choose_device, load_model
+from incseg.models.devices import choose_device
+from incseg.models.storage import load_model
 from incseg.models.tiles import predict_ids
 from incseg.protocol import IGNORE, Protocol
 from incseg.run_folder import RunFolder, read_json, write_json

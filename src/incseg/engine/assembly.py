@@ -38,6 +38,7 @@ from incseg.errors import InputError
 from incseg.files import replacing
 from incseg.loading import none_killed
 from incseg.models import Architecture, Segmenter
+from incseg.models.devices import placed
 from incseg.models.gather import ORIGINAL_STAGES
 from incseg.models.pretrained import load_encoder
 from incseg.protocol import Protocol, Step
@@ -172,7 +173,7 @@ def build(
     method, folder = _method(config), RunFolder(out)
     if given is not None:
         check_given_model(given, folder, method, has_old_images=config.data.replay is not None)
-        method.load_memory({name: tensor.to(fabric.device) for name, tensor in given.memory.items()})
+        method.load_memory({name: placed(tensor, fabric.device) for name, tensor in given.memory.items()})
         if method.lacks_statistics:
             raise InputError(
                 f"'{method.name}' adds classes to the statistics of a model's training images, and this model has "

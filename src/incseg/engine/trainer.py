@@ -38,6 +38,7 @@ from incseg.loading import TrainingImages, TrainingSet
 from incseg.loading.remembered import ScoredMemory
 from incseg.methods import Context, Method
 from incseg.models import Segmenter
+from incseg.models.devices import placed
 from incseg.models.pretrained import original_encoder
 from incseg.models.storage import StepHistory, describe_model, load_model, save_model
 from incseg.models.synchronised import synchronise
@@ -312,7 +313,7 @@ class Trainer:
         return checkpoint.iteration
 
     def _load_memory(self, memory: Mapping[str, Tensor]) -> None:
-        self.method.load_memory({key: value.to(self.fabric.device) for key, value in memory.items()})
+        self.method.load_memory({key: placed(value, self.fabric.device) for key, value in memory.items()})
 
     def _score(self, step: Step, images: int) -> dict[str, Any]:
         """Score the student on all processes together; save the model and a few pictures."""

@@ -15,6 +15,7 @@ from incseg.methods.parsing import register_method
 from incseg.methods.part import Context, Part, Weight, default
 from incseg.models import Segmenter
 from incseg.models.closed_form import METHOD, FeatureLayout, Statistics
+from incseg.models.devices import exact_device
 from incseg.models.gather import FRUGAL, GENEROUS, Fit, as_state, feature_layout, gather, solved_head
 from incseg.models.tensor_file import as_stored
 
@@ -84,7 +85,8 @@ class ClosedForm(Part):
         if self.solves:
             grown = [*context.student.classifier.head_sizes, *([len(context.step.new)] if context.step.new else [])]
             sizes = grown if context.step.index > 0 else [context.step.num_classes]
-            context.student.use_head(solved_head(statistics, sizes, self.fit.ridge))
+            head = solved_head(statistics, sizes, self.fit.ridge)
+            context.student.use_head(head.to(context.student.mean.device))
 
     def _images(self, context: Context) -> Iterable[Batch]:
         """A head that is solved now is scored at once; what is only carried will meet images as they are."""
@@ -108,7 +110,7 @@ class ClosedForm(Part):
 
     def _statistics(self, context: Context) -> Statistics:
         """Of the steps before; none yet at step 0."""
-        device = context.student.mean.device
+        device = exact_device(context.student.mean.device)
         if self.memory:
             return Statistics.from_state({name: value.to(device) for name, value in self.memory.items()})
         return Statistics.empty(self._layout(context.student, context.step.num_classes), device)

@@ -149,7 +149,7 @@ def gather(
     """Statistics with the cells of these images added.
 
     Args:
-        segmenter: the frozen network; its own head is not used.
+        segmenter: the frozen network, on any device: sums are made where the statistics are. Its own head is not used.
         statistics: with room for the classes that the labels name. Where a label is background, the head that these
             statistics give says what is there; at first, when they are empty, it is background.
         batches: images and labels of one size each, of any size.
@@ -158,9 +158,9 @@ def gather(
         complete: the labels name all classes so far; background is what they call so.
     """
     segmenter.eval()
-    features = RandomFeatures(statistics.layout).to(segmenter.mean)
+    features = RandomFeatures(statistics.layout).to(statistics.gram.device, segmenter.mean.dtype)
     learnt = statistics.cross.any(dim=0)
-    before = statistics.solve(fit.ridge).to(segmenter.mean) if learnt.any() and not complete else None
+    before = statistics.solve(fit.ridge).to(features.projection) if learnt.any() and not complete else None
     weights, added = statistics.class_weights(fit.balance), statistics.nothing()
     device = segmenter.mean.device
     padded = (_padded(some, device) for batch in batches for some in _pieces(batch))
@@ -187,7 +187,9 @@ def _labelled_cells(
     """
     for flipped in (False, True) if fit.mirrored else (False,):
         images, labels = (each.flip(-1) for each in some) if flipped else some
-        shares = class_shares(labels, statistics.num_classes, statistics.layout.stride, soft=fit.soft)
+        shares = class_shares(
+            labels.to(statistics.gram.device), statistics.num_classes, statistics.layout.stride, soft=fit.soft
+        )
         labelled = shares.any(dim=-1)
         cells = features.cells(*segmenter.features(images))
         yield cells[labelled], shares[labelled].to(cells)

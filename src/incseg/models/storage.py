@@ -13,6 +13,7 @@ from incseg.colours import DISTINCT, Colours
 from incseg.errors import DamagedError, InputError
 from incseg.model_header import STATISTICS, read_header, require_description
 from incseg.models.closed_form import Statistics
+from incseg.models.devices import choose_device, exact_device
 from incseg.models.gather import Fit, as_state, is_of
 from incseg.models.segmenter import Architecture, Segmenter
 from incseg.models.tensor_file import as_stored, read_tensors, write_tensors
@@ -82,8 +83,8 @@ class TrainedModel:
 
     @property
     def exact_device(self) -> torch.device:
-        """Where it can compute in float64, as statistics need it: Apple's GPUs cannot."""
-        return torch.device("cpu") if self.device.type == "mps" else self.device
+        """Where its statistics are."""
+        return exact_device(self.device)
 
     def remembered(self) -> dict[str, Tensor]:
         """What the method that trained it remembers, by name; of a model in a file, what lies beside that file."""
@@ -185,18 +186,6 @@ def load_model(path: Path, device: torch.device | str = "cpu") -> tuple[Segmente
         reason = " ".join(str(error).split())
         raise DamagedError(f"{path} describes a model that cannot be built ({reason}).") from None
     return segmenter.eval().to(device), description.classes
-
-
-def choose_device(name: str) -> torch.device:
-    """Where to compute; "auto" takes a GPU if there is one."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        torch.empty(0, device=name)
-        return torch.device(name)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"this machine cannot compute on '{name}' ({reason}): use auto, cpu, cuda or mps.") from None
 
 
 def _description(path: Path, values: dict[str, Any] | None) -> Description:
