@@ -121,14 +121,22 @@ def class_means(features: Sequence[Vector], labels: Sequence[int], num_classes: 
 
 
 def binary_cross_entropy(
-    pixels: Sequence[Vector], labels: Sequence[int], classes: Sequence[int], positive_weight: float = 1.0
+    pixels: Sequence[Vector],
+    labels: Sequence[int],
+    classes: Sequence[int],
+    positive_weight: float = 1.0,
+    hidden_in_background: Sequence[int] = (),
 ) -> float:
-    """iCaRL's classification loss, with all classes, and DKD's, with the new ones: every class answers for itself."""
+    """iCaRL's classification loss, with all classes, and DKD's, with the new ones: every class answers for itself.
+
+    A class that background may hide does not answer there.
+    """
     total = 0.0
     for z, y in zip(pixels, labels, strict=True):
-        if y != 255:
-            total -= sum(positive_weight * math.log(sigmoid(z[c])) if c == y else math.log(sigmoid(-z[c]))
-                         for c in classes)  # fmt: skip
+        for c in classes:
+            if y == 255 or (y == 0 and c in hidden_in_background):
+                continue
+            total -= positive_weight * math.log(sigmoid(z[c])) if c == y else math.log(sigmoid(-z[c]))
     return total / len(labels)
 
 

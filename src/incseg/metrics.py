@@ -57,6 +57,12 @@ def mean(values: Iterable[float]) -> float:
     return sum(known) / len(known) if known else math.nan
 
 
+def complete_mean(values: Iterable[float]) -> float:
+    """The mean of values of which none may be missing: NaN if one is."""
+    values = list(values)
+    return math.nan if any(map(math.isnan, values)) else mean(values)
+
+
 def harmonic_mean(first: float, second: float) -> float:
     """2ab/(a+b): high only when both are; NaN if either is missing."""
     return 0.0 if first + second == 0 else 2 * first * second / (first + second)

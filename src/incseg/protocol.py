@@ -54,7 +54,10 @@ class Step:
     base: tuple[int, ...] = ()
     """What step 0 learnt; tables of the field set these classes against all later ones."""
     labelled_old: tuple[int, ...] = ()
-    """Old channels that this step's images label all the same, as an extension's may and a sequential protocol's do."""
+    """Old channels that this step's images label all the same, as an extension's may and a sequential protocol's do.
+
+    Unless the step is complete, not all of its images label them: background may be any of them.
+    """
     complete: bool = False
     """Every image of the step labels all old channels, so that its background hides none of them."""
     domains: tuple[int, ...] = ()

@@ -8,7 +8,7 @@ from typing import Any
 
 from incseg.colours import DISTINCT, Colours
 from incseg.errors import DamagedError, InputError
-from incseg.metrics import CONVENTIONS, mean, nan_if_none
+from incseg.metrics import CONVENTIONS, complete_mean, mean, nan_if_none
 from incseg.protocol import BACKGROUND, Protocol
 from incseg.result_shape import misfit
 from incseg.run_folder import RunFolder, read_json
@@ -192,7 +192,7 @@ class Run:
 
     def average_over_steps(self, score: str) -> float:
         """The mean of a mean IoU over the steps."""
-        return mean(nan_if_none(step["miou"].get(score)) for step in self.steps)
+        return complete_mean(nan_if_none(step["miou"].get(score)) for step in self.steps)
 
     @property
     def scored_as(self) -> str:
@@ -212,7 +212,7 @@ class Run:
         """
         names = self.classes[:1] * with_background + self.classes[first_channel : last_channel + 1]
         found = [self.iou(-1, name) for name in names]
-        return math.nan if self.is_extension and any(map(math.isnan, found)) else mean(found)
+        return complete_mean(found) if self.is_extension else mean(found)
 
 
 def scored_lines(runs: Sequence[Run]) -> list[str]:

@@ -1,12 +1,15 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+from exports import write_coco
 from incseg.config import DataConfig
 from incseg.curriculum import Extension, Library
 from incseg.curriculum.old_images import OldImages, keep_balanced
 from incseg.datasets import open_source
+from incseg.datasets.scan import class_presence
 from incseg.errors import InputError
 from incseg.protocol import IGNORE
 from samples import write_classes
@@ -63,6 +66,49 @@ def test_background_of_an_old_image_is_unlabelled_unless_the_new_classes_are_lab
         assert (completed.pair(0)[1] == 0).any(), "a method that completes labels sees what is to be completed"
         own = extension.training_table(extension.steps[1])
         assert own[:2].tolist() == [0, 4], "the new folder labels the ring only"
+
+
+def square_export(root: Path) -> Path:
+    """A COCO export of squares: a and b to learn from, c for validation."""
+    write_coco(root)
+    for path in (root / "annotations").iterdir():
+        path.write_text(path.read_text().replace('"cat"', '"square"'))
+    return root
+
+
+def listed(root: Path) -> Path:
+    """A folder with a list of what to learn from, and none of what to score."""
+    write_classes(root, ["square"], images=6)
+    (root / "train.txt").write_text("000\n001\n002\n003")
+    return root
+
+
+@pytest.mark.parametrize(("write", "learnt"), [(square_export, {"a", "b"}), (listed, {"000", "001", "002", "003"})])
+def test_images_given_for_validation_are_not_replayed(
+    write: Callable[[Path], Path], learnt: set[str], tmp_path: Path
+) -> None:
+    assert set(OldImages.read(write(tmp_path / "other"), DataConfig(), KNOWN).split.ids) <= learnt
+
+
+@pytest.mark.parametrize(("write", "scored"), [(square_export, ["c"]), (listed, ["004", "005"])])
+def test_of_a_validation_folder_only_images_given_for_that_are_scored(
+    write: Callable[[Path], Path], scored: list[str], tmp_path: Path
+) -> None:
+    folder, new = write(tmp_path / "other"), write_classes(tmp_path / "new", ["ring"], images=8)
+    extension = Extension(open_source("folder", new), DataConfig(known=KNOWN, validation=folder))
+    *theirs, _ = extension.scored_images(extension.steps[1])  # those of the new folder come last
+    assert [list(images.split.ids) for images in theirs] == [scored]
+
+
+def test_where_no_images_were_given_for_validation_all_are_scored_or_replayed(old: Path, tmp_path: Path) -> None:
+    new = write_classes(tmp_path / "new", ["ring"], images=8)
+    source = open_source("folder", old)
+    replayed = OldImages.read(old, DataConfig(), KNOWN).split.ids
+    shown = class_presence(source.val, source.classes)
+    assert {name for name, ids in zip(source.val.ids, shown, strict=True) if 1 in ids} <= set(replayed)
+    extension = Extension(open_source("folder", new), DataConfig(known=KNOWN, validation=old))
+    *theirs, _ = extension.scored_images(extension.steps[1])
+    assert sorted(name for images in theirs for name in images.split.ids) == [f"{index:03d}" for index in range(8)]
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,29 @@ def test_with_one_list_the_other_split_is_the_rest(folder: Path) -> None:
     assert list(open_source("folder", folder).train.ids) == ["000", "001", "002", "003", "004"]
 
 
+@pytest.mark.parametrize(
+    ("train", "val", "given", "scored"),
+    [
+        ("000 001 002 003 004", "005 006", True, ["005", "006"]),
+        (None, "006", True, ["006"]),
+        ("000 001 002 003 004 005", None, True, ["006"]),
+        ("000", "", True, []),
+        ("000 001 002 003 004 005 006", None, False, [f"00{index}" for index in range(7)]),  # as 'incseg memory' writes
+        (None, None, False, [f"00{index}" for index in range(7)]),
+    ],
+)
+def test_it_is_known_whether_validation_images_were_given_or_chosen_by_us(
+    folder: Path, train: str | None, val: str | None, given: bool, scored: list[str]
+) -> None:
+    for name, listed in (("train.txt", train), ("val.txt", val)):
+        (folder / name).unlink()
+        if listed is not None:
+            (folder / name).write_text("\n".join(listed.split()))
+    source = open_source("folder", folder)
+    assert source.validation.given == given
+    assert sorted(name for split in source.to_score() for name in split.ids) == scored
+
+
 def test_sixteen_bit_masks_are_read(folder: Path) -> None:
     ids = np.full((32, 32), 3, np.uint16)
     Image.fromarray(ids).save(folder / "masks" / "000.png")

@@ -220,6 +220,13 @@ def test_what_is_left_follows_the_rules_by_which_it_was_learnt(places: Path, tmp
     assert torch.allclose(left.segmenter.classifier.weight, before.segmenter.classifier.weight, atol=1e-6)  # type: ignore[arg-type]
 
 
+def test_models_that_see_images_at_different_sizes_are_not_merged(places: Path, tmp_path: Path) -> None:
+    base, reduced = incseg.load(places / "a", step=0), {**QUICK, "data": {"workers": 0, "longest_side": 64}}
+    b = incseg.extend(base, places / "moons", tmp_path / "b", settings=reduced)
+    with pytest.raises(InputError, match=r"different sizes \(their own size and a longest side of 64\)"):
+        merge(incseg.load(places / "a"), b, base)
+
+
 def test_steps_of_a_chain_of_runs_are_forgotten_at_once(places: Path, solved_base: Path) -> None:
     chain, base = incseg.load(places / "chain"), incseg.load(solved_base)
     without = forget(chain, ["ring", "moon", "ring"], [places / "a", places / "chain"])
@@ -269,8 +276,8 @@ def test_a_class_learnt_in_python_is_forgotten_with_the_model_of_before(
     ]
     ring = base.learn(taught[0][1], taught[0][2], ["ring"])
     file = ring.save(tmp_path / "ring.safetensors")
-    assert difference(head(forget(ring, ["ring"], before=base).model), head(base)) < 1e-6
-    assert "added in memory is subtracted" in forget(ring, ["ring"], before=base).remark
+    assert difference(head(forget(ring, ["ring"], before=[base]).model), head(base)) < 1e-6
+    assert "added in memory is subtracted" in forget(ring, ["ring"], before=[base]).remark
     both = incseg.load(file).learn(taught[1][1], taught[1][2], ["moon"]).save(tmp_path / "both.safetensors")
 
     named: list[str | Path] = ["--before", solved_base, "--learnt-in", file]
@@ -284,16 +291,24 @@ def test_a_class_learnt_in_python_is_forgotten_with_the_model_of_before(
     assert difference(head(incseg.load(tmp_path / "ring")), head(ring)) < 1e-6
 
     extended = incseg.extend(file, places / "moons", tmp_path / "run", settings=QUICK)
-    without_ring = forget(extended, ["ring"], [file], base).model
+    without_ring = forget(extended, ["ring"], [file], [base]).model
     assert without_ring.classes == (*BASE, "moon")
+    elsewhere = base.learn(taught[0][1][:3], taught[0][2][:3], ["Ring"]).save(tmp_path / "elsewhere.safetensors")
+    merged = merge(incseg.load(file), incseg.load(elsewhere), base)
+    with pytest.raises(InputError, match=r"'ring' was learnt elsewhere too, .* --before MODEL MODEL"):
+        forget(merged, ["ring"], [file], [base])
+    assert difference(head(forget(merged, ["ring"], [file, elsewhere], [base]).model), head(base)) < 1e-6
     for model, names, learnt_in, before, message in [
-        (both, ["ring"], [], solved_base, "ring was learnt together with moon|did not become what it is in one step"),
-        (both, ["moon"], [], solved_base, "did not become what it is in one step"),
-        (both, ["moon"], [file], solved_base, "'moon' was not learnt between .* and .*ring"),
-        (both, ["ring"], [file], file, "'ring' was not learnt between"),
-        (both, ["ring"], [file, both], solved_base, "the model before one step: name that step alone"),
-        (places / "chain", ["ring"], [file], solved_base, "did not learn 'ring' in .*: name the run that did"),
+        (both, ["moon"], [], [solved_base], "did not become what it is in one step from"),
+        (both, ["moon"], [file], [solved_base], "ring.safetensors learnt ring last, not moon"),
+        (both, ["ring"], [file], [file], "did not become what it is in one step"),
+        (both, ["ring"], [file, both], [solved_base], "did not become what it is in one step"),
+        (both, ["ring"], [file, both], [solved_base, file], "learnt moon last, not ring"),
+        (places / "chain", ["ring"], [file], [solved_base], "did not learn 'ring' in .*: name the run that did"),
+        (tmp_path / "run", ["ring"], [], [], "was known before .* or, if it was learnt in Python, .* --before"),
     ]:
         with pytest.raises(InputError, match=message):
-            forget(incseg.load(model), names, learnt_in, incseg.load(before))
+            forget(incseg.load(model), names, learnt_in, [incseg.load(path) for path in before])
+    neither = forget(incseg.load(both), ["ring", "moon"], [file, both], [base, incseg.load(file)])
+    assert neither.model.classes == BASE
     assert run("forget", both, "ring", "--before", tmp_path / "nothing", "--out", tmp_path / "no") == 2

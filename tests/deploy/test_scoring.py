@@ -10,7 +10,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from command_line import run
+from exports import write_coco
+from incseg.config import DataConfig
 from incseg.console import Console
+from incseg.datasets.formats import convert
 from incseg.deploy.model import Model
 from incseg.deploy.scoring import FolderScores, score_folder
 from incseg.errors import InputError
@@ -73,7 +76,7 @@ def test_a_folder_that_labels_everything_has_every_score(tiny_model: Model, tmp_
     ious = [expected_rates(truth, seen, name)[0] for name in tiny_model.classes]
     assert scores.miou == pytest.approx(np.mean(ious[1:]))
     assert scores.miou_with_background == pytest.approx(np.mean(ious))
-    assert scores.remarks() == [f"Scored on 2 images: those in {data / 'val.txt'}."]
+    assert scores.remarks() == [f"Scored on 2 images: those of {data} that its val.txt lists."]
 
 
 def test_what_cannot_be_judged_has_no_score_and_is_said(tiny_model: Model, tmp_path: Path) -> None:
@@ -103,6 +106,21 @@ def test_images_kept_for_training_are_not_scored(tiny_model: Model, tmp_path: Pa
     (data / "val.txt").write_text("")
     with pytest.raises(InputError, match=r"val\.txt names no image"):
         score_folder(tiny_model, data, Console())
+
+
+def test_of_an_export_the_images_that_it_keeps_for_validation_are_scored(tiny_model: Model, tmp_path: Path) -> None:
+    data = write_coco(tmp_path / "coco")
+    for path in (data / "annotations").iterdir():
+        path.write_text(path.read_text().replace('"cat"', '"disc"'))
+    scores = score_folder(tiny_model, data, Console())
+    assert f"Scored on 1 image: those of {data} that it keeps for validation." in scores.remarks()
+    convert(data, tmp_path / "converted", DataConfig())
+    assert (tmp_path / "converted" / "val.txt").read_text() == "c\n"
+    assert scores.confusion.equal(score_folder(tiny_model, tmp_path / "converted", Console()).confusion)
+    (data / "annotations" / "instances_val.json").unlink()
+    scores = score_folder(tiny_model, data, Console())
+    assert scores.images == 2
+    assert scores.which.startswith(f"all of {data}, which is not divided into training and validation; the scores are")
 
 
 def test_folders_that_do_not_fit_are_refused(tiny_model: Model, tmp_path: Path) -> None:

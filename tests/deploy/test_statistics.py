@@ -77,6 +77,18 @@ def test_statistics_are_gathered_for_a_model_from_elsewhere(
     assert bigger.classes == (*BASE, "ring")
 
 
+def test_statistics_that_are_gathered_again_follow_the_rules_of_those_that_were_there(
+    alone: Path, tiny_folder: Path, tmp_path: Path
+) -> None:
+    assert run("statistics", alone, "--data", tiny_folder, "--workers", "0") == 0
+    model = incseg.load(alone)
+    own = Fit(balance=0.7, ridge=10.0, crops=2)
+    memory = as_memory(required_statistics(model)[0], own, model.segmenter)
+    save_memory(memory, tmp_path / "alone.statistics.safetensors")
+    assert run("statistics", alone, "--data", tiny_folder, "--workers", "0", "--overwrite") == 0
+    assert required_statistics(incseg.load(alone))[1] == replace(own, crops=0), "whole images are seen here"
+
+
 def test_with_the_weights_it_began_with_a_model_keeps_its_original_encoder(
     tiny_model: Model, tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

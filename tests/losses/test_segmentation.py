@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
@@ -46,6 +48,25 @@ def test_binary_cross_entropy_equals_its_definition(positive: float, classes: tu
     assert torch.autograd.gradcheck(lambda z: binary_cross_entropy(z, labels, classes), logits)
     gradient = torch.autograd.grad(binary_cross_entropy(logits, labels, classes), logits)[0]
     assert gradient.abs().sum(dim=(0, 2, 3)).nonzero().flatten().tolist() == list(asked)  # other classes stay free
+
+
+@pytest.mark.parametrize("hidden", [(1,), (1, 3), (1, 2, 3), (2, 4)])
+@pytest.mark.parametrize("positive", [1.0, 4.0])
+def test_background_says_nothing_about_a_class_that_it_may_hide(positive: float, hidden: tuple[int, ...]) -> None:
+    logits, labels = example()
+    classes = (1, 2, 3)
+    expected = reference.binary_cross_entropy(pixels(logits), labels.flatten().tolist(), classes, positive, hidden)
+    loss = partial(binary_cross_entropy, positive_weight=positive, hidden_in_background=hidden)
+    for scores in (logits, CoarseLogits(logits, (labels.shape[1], labels.shape[2]))):
+        assert float(loss(scores, labels, classes)) == pytest.approx(expected, rel=1e-12)
+    assert float(loss(logits, torch.zeros_like(labels), hidden)) == 0
+    assert float(loss(logits[:0], labels[:0], classes)) == 0
+    logits.requires_grad_()
+    assert torch.autograd.gradcheck(lambda z: loss(z, labels, classes), logits)
+    gradient = torch.autograd.grad(loss(logits, labels, classes), logits)[0]
+    for channel in range(5):
+        nowhere = (labels == 255) | ((labels == 0) & (channel in hidden)) | (channel not in classes)
+        assert torch.equal(gradient[:, channel] == 0, nowhere)
 
 
 @pytest.mark.parametrize("power", [0.0, 0.5, 1.0])

@@ -12,6 +12,8 @@ from incseg import methods
 from incseg.batch import Batch, Outputs, View
 from incseg.config import HeadKind
 from incseg.errors import InputError
+from incseg.methods import Segmentation
+from incseg.methods.finetune import WeightedBinaryCrossEntropy
 from incseg.protocol import Step, steps
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -41,7 +43,8 @@ def view_of(step: Step, method: methods.Method, shown: tuple[int, ...]) -> View:
         ("ft", FIRST, (1, 2)),
         ("joint", FIRST, (1, 2)),
         ("ft", SECOND, (3, 4)),
-        ("ft", replace(SECOND, labelled_old=(2,)), (2, 3, 4)),  # an extension whose images label an old class too
+        ("ft", replace(SECOND, labelled_old=(2,)), (2, 3, 4)),  # an extension: some of its images label an old class
+        ("ft", replace(SECOND, labelled_old=(1, 2), complete=True), (1, 2, 3, 4)),
         ("ewc", SECOND, (3, 4)),
         ("joint", SECOND, (1, 2, 3, 4)),
         ("ucd", SECOND, (1, 2, 3, 4)),
@@ -61,8 +64,26 @@ def test_a_sigmoid_is_asked_about_the_classes_that_the_targets_tell(
         said = [reference.at_most_one_yes(pixel[1:]) for pixel in found]
         targets = [reference.extended_pixel(y, q, 5)[0] for y, q in zip(targets, said, strict=True)]
         assert set(targets) > {1, 2}
-    expected = reference.binary_cross_entropy(scores, targets, asked)
+    hidden = () if step.complete else step.labelled_old
+    expected = reference.binary_cross_entropy(scores, targets, asked, hidden_in_background=hidden)
     assert float(method.losses(view)["segmentation"]) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("text", ["ft", "dkd", "star"])
+@pytest.mark.parametrize("complete", [True, False])
+def test_background_unlearns_no_old_class_unless_every_image_labels_it(text: str, complete: bool) -> None:
+    step = replace(SECOND, labelled_old=(1, 2), complete=complete)
+    found = methods.parse(text)
+    (part,) = (part for part in found.parts if isinstance(part, Segmentation))
+    view = view_of(step, found, step.seen)
+    view.student.logits.requires_grad_()
+    loss = part.on_images(view) if isinstance(part, WeightedBinaryCrossEntropy) else part.losses(view)["segmentation"]
+    (gradient,) = torch.autograd.grad(loss, view.student.logits)
+    on_background = gradient.movedim(1, -1)[view.labels == 0]
+    assert (on_background[:, [1, 2]] != 0).all() if complete else not on_background[:, [1, 2]].any()
+    assert (on_background[:, [3, 4]] > 0).all(), "it is none of the new classes"
+    on_foreground = gradient.movedim(1, -1)[(view.labels > 0) & (view.labels < 255)]
+    assert (on_foreground[:, 1:] != 0).all(), "what is one class is no other"
 
 
 def working_with(head: HeadKind) -> list[str]:

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,8 @@ def test_background_is_what_the_teacher_sees_there() -> None:
     targets = InpaintedCrossEntropy().relabel(view)
     assert targets is not None
     assert targets.tolist() == [[[2, 0, 3, 255]]]
+    complete = replace(view, step=replace(step, labelled_old=step.old, complete=True))
+    assert InpaintedCrossEntropy().relabel(complete) is None, "background is what the labels say"
 
 
 def test_a_helper_learns_its_steps_classes_by_their_own_numbers() -> None:

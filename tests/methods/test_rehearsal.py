@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,11 +82,14 @@ def test_missing_labels_are_completed_by_whoever_is_sure() -> None:
     student = torch.zeros(2, 3, 1, 6)
     student[:, 2, 0, 2], student[:, 2, 0, 3], student[:, 2, 0, 0], student[:, 1, 0, 1] = sure, unsure, sure, sure
     batch = Batch(torch.zeros(2, 3, 1, 6), labels, torch.tensor([0, 1]))
-    view = View(batch, Outputs(student, student, []), Outputs(teacher, teacher, []), step)
-    completed = CompletedCrossEntropy(confidence=0.7).relabel(view)
-    assert completed is not None
-    assert completed[0].tolist() == [[1, 0, 0, 0, 2, 255]]  # the step's own image: its new classes are all labelled
-    assert completed[1].tolist() == [[1, 0, 2, 0, 2, 255]]  # a kept image: new classes may hide in its background
+    own = [[1, 0, 0, 0, 2, 255]]  # the step's own image: its new classes are all labelled
+    as_labelled = labels[0].tolist()  # and the old ones, where the step is complete
+    for found, expected in ((step, own), (replace(step, labelled_old=step.old, complete=True), as_labelled)):
+        view = View(batch, Outputs(student, student, []), Outputs(teacher, teacher, []), found)
+        completed = CompletedCrossEntropy(confidence=0.7).relabel(view)
+        assert completed is not None
+        assert completed[0].tolist() == expected
+        assert completed[1].tolist() == [[1, 0, 2, 0, 2, 255]]  # a kept image: any class may hide in its background
     assert labels[0].tolist() == [[0, 0, 0, 0, 2, 255]]
 
 

@@ -252,7 +252,7 @@ def forget(
     learnt_in: Annotated[
         tuple[Path, ...], tyro.conf.arg(metavar="RUN...", help_behavior_hint="(default: the run of MODEL)")
     ] = (),
-    before: Annotated[Path | None, tyro.conf.arg(metavar="MODEL", help_behavior_hint="")] = None,
+    before: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="MODEL...", help_behavior_hint="")] = (),
 ) -> None:
     """Take a class away again: subtract from a model's statistics what the images of that class had added.
 
@@ -266,8 +266,9 @@ def forget(
         classes: all classes that a step learnt.
         out: folder of the result, a model like any other.
         learnt_in: the run that learnt them, if the model has been extended again since; all of them, if it was merged
-            from several. With --before, the file of the model that learnt them in Python.
+            from several. With --before, also the file of a model that learnt them in Python.
         before: for classes that were learnt in Python, of which there is no run: the model just before it learnt them.
+            Several if it was merged from such models.
     """
     if not classes:
         raise InputError("name the class to forget: incseg forget MODEL CLASS --out DIR.")
@@ -275,15 +276,13 @@ def forget(
     (known,) = refuse_missing_models(model)
     for name in classes:
         known_class(name, known)
-    if before is None:
-        for run in learnt_in:
-            run_with_steps(run, "--learnt-in")
-    else:
-        refuse_missing_models(before, *learnt_in)
+    refuse_missing_models(*before, *(learnt_in if before else ()))
+    for run in () if before else learnt_in:
+        run_with_steps(run, "--learnt-in")
 
     from incseg.deploy.forgetting import forget as without
 
-    earlier = None if before is None else incseg.load(before, device="cpu")
+    earlier = [incseg.load(path, device="cpu") for path in before]
     result = without(incseg.load(model, device="cpu"), classes, learnt_in, earlier)
     _write(result.model, out, result.remark)
 

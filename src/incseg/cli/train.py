@@ -86,8 +86,8 @@ def evaluate(
     """Score the saved models of a run again, or any model on a folder of images; nothing but --out is written.
 
     The models of a run are scored as during training, unless one of the settings below says otherwise: --data.scoring
-    paper. With --data, one model is scored on the images in val.txt of a folder, or on all where it has none, its
-    classes matched by name.
+    paper. With --data, one model is scored on the images of a folder that were given for validation (by val.txt,
+    train.txt or the splits of an export), or on all where none were, its classes matched by name.
 
     Examples: incseg eval runs/mine; incseg eval models/mine.safetensors --data newdata --out scores.json
 

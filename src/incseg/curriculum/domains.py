@@ -8,7 +8,7 @@ import numpy as np
 from incseg.config import DataConfig
 from incseg.datasets import Source
 from incseg.datasets.file_split import FileSplit
-from incseg.datasets.source import Domains
+from incseg.datasets.source import Domains, Validation
 from incseg.errors import InputError
 from incseg.protocol import Protocol, Step
 
@@ -43,4 +43,6 @@ def shared_out(source: Source, steps: Sequence[Step], domains: Domains) -> Sourc
         np.random.RandomState(SEED).shuffle(images)  # the generator of the published code
         learnt += images[: int(LEARNT * len(images))]
     held_out = set(range(len(pool))) - {*learnt}
-    return replace(source, train=pool.subset(sorted(learnt)), val=pool.subset(sorted(held_out)))
+    train, val = pool.subset(sorted(learnt)), pool.subset(sorted(held_out))
+    chosen = Validation(given=False, words="whose images are shared out anew")
+    return replace(source, train=train, val=val, validation=chosen)

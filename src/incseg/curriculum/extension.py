@@ -63,8 +63,8 @@ class Extension(Curriculum):
             other = open_source("folder", validation, data)
             channels = self._by_name(other.classes)
             self._require_known(validation, other.classes, channels)
-            splits = [other.val] if (validation / "val.txt").exists() else [other.train, other.val]
-            self._scored = [*(LabelledSplit(split, other.classes, channels) for split in splits), *self._scored]
+            others = (LabelledSplit(split, other.classes, channels) for split in other.to_score())
+            self._scored = [*others, *self._scored]
         self._require_scored(report_progress)
 
     def training_images(self, step: Step, crop_size: int, *, keep_old: bool = False) -> TrainingImages:

@@ -67,14 +67,14 @@ class OldImages:
     ) -> "OldImages":
         """Those of a folder that show a class of ``known``, at most ``data.replayed_images``, balanced by class.
 
-        Images that the folder keeps for validation in a ``val.txt`` are left alone.
+        Images that were given for validation are left alone.
         """
         if not folder.is_dir():
             raise InputError(f"--replay {folder} is not a folder; it must hold {LAYOUT}.")
         source = open_source("folder", folder, data)
         assert isinstance(source.train, FileSplit)
         assert isinstance(source.val, FileSplit)
-        split = source.train if (folder / "val.txt").exists() else source.train.followed_by(source.val)
+        split = source.train if source.validation.given else source.train.followed_by(source.val)
         channels = _channels(folder, source.classes, (*known, *new), len(known))
         presence = class_presence(split, source.classes, report_progress=report_progress)
         old = range(1, len(known))

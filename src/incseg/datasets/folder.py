@@ -12,7 +12,7 @@ from incseg.datasets.file_split import NOT_LISTED, FileSplit
 from incseg.datasets.formats import open_foreign
 from incseg.datasets.held_out import hold_out
 from incseg.datasets.listed import names_listed
-from incseg.datasets.source import Domains, Source, dataset, existing_root, require_distinct
+from incseg.datasets.source import Domains, Source, Validation, dataset, existing_root, require_distinct
 from incseg.errors import InputError
 from incseg.files import read_text
 from incseg.images import IMAGE_SUFFIXES
@@ -21,6 +21,7 @@ from incseg.protocol import IGNORE
 LAYOUT = "images/, masks/ (index PNG of the same names), classes.txt (one name per line, background first)"
 # Preferred first. JPEG is looked for only to be refused by name: it changes ids.
 MASK_SUFFIXES = (".png", ".tif", ".tiff", ".bmp", ".jpg", ".jpeg")
+NO_LIST = Validation(given=False, words="which has no val.txt")
 
 
 @dataset(
@@ -40,13 +41,21 @@ def open_folder(root: Path | None, data: DataConfig) -> Source:
     masks, table = _masks(root / "masks"), _value_table(values)
     if not (root / "train.txt").exists() and not (root / "val.txt").exists():
         kept, held_out = hold_out(_files(root, images, masks, sorted(images), table), classes, data.validation_share)
-        return Source(root.resolve().name, classes, kept, held_out, domains=_subfolders(sorted(images)))
+        domains = _subfolders(sorted(images))
+        return Source(root.resolve().name, classes, kept, held_out, domains=domains, validation=NO_LIST)
     train, val = _split_names(root, sorted(images))
     both = sorted(set(train) & set(val))
     if both:
         raise InputError(f"'{both[0]}' is in both train.txt and val.txt of {root}: use it for one of them.")
     train_split, val_split = (_files(root, images, masks, names, table) for names in (train, val))
-    return Source(root.resolve().name, classes, train_split, val_split, domains=_subfolders([*train, *val]))
+    return Source(
+        root.resolve().name,
+        classes,
+        train_split,
+        val_split,
+        domains=_subfolders([*train, *val]),
+        validation=_validation(root, val),
+    )
 
 
 def _subfolders(names: Sequence[str]) -> Domains | None:
@@ -153,6 +162,13 @@ def _split_names(root: Path, names: list[str]) -> tuple[list[str], list[str]]:
     if val is None:
         val = _without(names, train or [])
     return _without(names, val) if train is None else train, val
+
+
+def _validation(root: Path, val: Sequence[str]) -> Validation:
+    """A train.txt alone gives the images that it leaves over; where it lists all, none were given."""
+    if (root / "val.txt").exists():
+        return Validation(words="that its val.txt lists")
+    return Validation(words="that are not in its train.txt") if val else NO_LIST
 
 
 def _without(names: list[str], others: list[str]) -> list[str]:

@@ -104,6 +104,18 @@ class Domains:
     """No domain is in both splits, so both are put together and every step's images shared out anew."""
 
 
+@dataclass(frozen=True)
+class Validation:
+    """Whether the validation images of a dataset were given, or chosen by us from all its images."""
+
+    given: bool = True
+    words: str = "that it keeps for validation"
+    """Which images were given, after "those of the folder"; or why we had to choose, after "all of the folder,"."""
+
+
+GIVEN = Validation()
+
+
 @dataclass(frozen=True, repr=False)
 class Source:
     """A dataset: ``classes`` by id (background first), a split to train on and a split to score on.
@@ -120,6 +132,12 @@ class Source:
     """What a person should hear about how it was read."""
     domains: Domains | None = None
     """Where its images come from, if that is known."""
+    validation: Validation = GIVEN
+    """How it was decided which images are in ``val``."""
+
+    def to_score(self) -> list[Split]:
+        """The images to score a model on that does not learn from this dataset: ``val`` if it was given, else all."""
+        return [self.val] if self.validation.given else [self.train, self.val]
 
     def __repr__(self) -> str:
         images = f"{len(self.train)} images to train on, {len(self.val)} to score on"

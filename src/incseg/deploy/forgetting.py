@@ -10,7 +10,7 @@ from torch import Tensor
 from incseg.config import from_yaml
 from incseg.datasets.class_names import known_class
 from incseg.datasets.source import plain
-from incseg.deploy.combine import combined, record_of, require_same_network, spelt_as
+from incseg.deploy.combine import combined, is_same_network, record_of, require_same_network, spelt_as
 from incseg.deploy.model import Model
 from incseg.deploy.statistics import required_statistics, with_statistics
 from incseg.errors import InputError
@@ -32,22 +32,19 @@ class Forgotten:
 
 
 def forget(
-    model: Model, names: Sequence[str], learnt_in: Sequence[Path] = (), before: TrainedModel | None = None
+    model: Model, names: Sequence[str], learnt_in: Sequence[Path] = (), before: Sequence[TrainedModel] = ()
 ) -> Forgotten:
     """A model without what the steps that learnt these classes added to it.
 
     Args:
         model: extended in closed form.
         names: classes that whole steps have learnt: what one step added cannot be told apart by class.
-        learnt_in: the runs of these steps, several if it was merged from them; none: that of the model.
-        before: for classes learnt by ``Model.learn``, of which there is no run: the model just before they were learnt.
-            The one just after is then the file that ``learnt_in`` names; none: ``model`` itself.
+        learnt_in: the runs of these steps, several if it was merged from them; none: that of the model. Of a step by
+            ``Model.learn``, which leaves no run: the file of the model just after it; none: ``model`` itself.
+        before: for such steps, the models just before each.
     """
     forgotten = list(dict.fromkeys(known_class(name, model.classes) for name in names))
-    if before is None:
-        steps = _steps_opened(model, forgotten, _runs_of(model, learnt_in))
-    else:
-        steps = [_given_step(model, forgotten, before, learnt_in)]
+    steps = _steps_opened(model, forgotten, learnt_in, before)
     terms: list[tuple[int, TrainedModel]] = [(1, model)]
     for earlier, after in steps:
         terms += [(-1, after), (1, earlier)]
@@ -72,57 +69,49 @@ def forget(
     return Forgotten(smaller, _remark(forgotten, left, _places(steps), has_others=has_others))
 
 
-def _runs_of(model: TrainedModel, learnt_in: Sequence[Path]) -> list[RunFolder]:
-    """The runs in which classes were learnt, each once."""
-    if learnt_in:
-        places = {path.resolve(): path for path in reversed(learnt_in)}  # as first named
-        return [run_with_steps(place, "--learnt-in") for place in reversed(places.values())]
+def _steps_opened(
+    model: TrainedModel, names: Sequence[str], learnt_in: Sequence[Path], before: Sequence[TrainedModel]
+) -> list[tuple[TrainedModel, TrainedModel]]:
+    """The models before and after each step that learnt some of these classes, the last step first."""
+    places = {path.resolve(): path for path in reversed(learnt_in)}  # each once, as first named
+    named = list(reversed(places.values()))
+    files = [path for path in named if before and not RunFolder(path).finished_steps]
+    runs = [run_with_steps(path, "--learnt-in") for path in named if path not in files]
+    if not before and not runs:
+        runs = [_run_of(model)]
+    taught = [TrainedModel.open(file, device="cpu") for file in files] if runs or files else [model]
+    found = [(_just_before(after, before), after) for after in taught]
+    for run, index in set().union(*(_steps_that_learnt(names, run) for run in runs)):
+        earlier, after = (TrainedModel.open(run.path, step, "cpu") for step in (index - 1, index))
+        found.append((earlier, after))
+    spelt = [(spelt_as(earlier, model.classes), spelt_as(after, model.classes)) for earlier, after in found]
+    for earlier, after in spelt:
+        require_same_network(after, model)
+        _require_whole_step(after, earlier, model, names)
+    return sorted(spelt, key=lambda step: (-len(step[1].classes), str(step[1].path)))
+
+
+def _run_of(model: TrainedModel) -> RunFolder:
+    """The run that left a model."""
     place = RunFolder.holding(model.path) if model.path is not None else None
     if place is None:
         raise InputError(
             f"{model.path or 'the model'} is not the step of a run: name the run in which the class was learnt with "
             "--learnt-in RUN, or, if it was learnt in Python, the model of before with --before MODEL."
         )
-    return [place[0]]
+    return place[0]
 
 
-def _steps_opened(
-    model: TrainedModel, names: Sequence[str], runs: Sequence[RunFolder]
-) -> list[tuple[TrainedModel, TrainedModel]]:
-    """The models before and after each step that learnt some of these classes, the last step first."""
-    found = []
-    for run, index in set().union(*(_steps_that_learnt(names, run) for run in runs)):
-        opened = (TrainedModel.open(run.path, step, "cpu") for step in (index - 1, index))
-        before, after = (spelt_as(each, model.classes) for each in opened)
-        require_same_network(after, model)
-        _require_whole_step(after, before, model, names)
-        found.append((before, after))
-    return sorted(found, key=lambda step: (-len(step[1].classes), str(step[1].path)))
-
-
-def _given_step(
-    model: TrainedModel, names: Sequence[str], before: TrainedModel, learnt_in: Sequence[Path]
-) -> tuple[TrainedModel, TrainedModel]:
-    """The models before and after classes were learnt in Python, where they were kept as files."""
-    if len(learnt_in) > 1:
-        raise InputError("--before is the model before one step: name that step alone with --learnt-in, or none.")
-    after = TrainedModel.open(learnt_in[0], device="cpu") if learnt_in else model
-    before, after = spelt_as(before, model.classes), spelt_as(after, model.classes)
-    for each in (before, after):
-        require_same_network(each, model)
-    for name in names:
-        if name in before.classes or name not in after.classes:
-            raise InputError(
-                f"'{name}' was not learnt between {before.path} and {after.path or 'the model'}: --before is the model "
-                "as it was just before it learnt the class."
-            )
-    if list(before.history) != list(after.history[:-1]):
-        raise InputError(
-            f"{after.path or 'the model'} did not become what it is in one step from {before.path}: --before is the "
-            "model as it was just before it learnt the class, and --learnt-in as it was just after."
-        )
-    _require_whole_step(after, before, model, names)
-    return before, after
+def _just_before(after: TrainedModel, models: Sequence[TrainedModel]) -> TrainedModel:
+    """The one of some models that became another in one step, by what that says of its past."""
+    for earlier in models:
+        if list(earlier.history) == list(after.history[:-1]) and is_same_network(earlier, after):
+            return earlier
+    raise InputError(
+        f"{after.path or 'the model'} did not become what it is in one step from "
+        f"{' or '.join(str(earlier.path) for earlier in models)}: --before is the model as it was just before it "
+        "learnt the class, and --learnt-in as it was just after."
+    )
 
 
 def _places(steps: Sequence[tuple[TrainedModel, TrainedModel]]) -> str:
@@ -184,7 +173,8 @@ def _require_all_and_only_that(model: TrainedModel, forgotten: Sequence[str], st
         if left > rounding:
             raise InputError(
                 f"'{name}' was learnt elsewhere too, and those images would stay: name every run that learnt it, with "
-                "--learnt-in RUN RUN."
+                "--learnt-in RUN RUN, and for places that learnt it in Python the models of before and after, with "
+                "--before MODEL MODEL and --learnt-in FILE FILE."
             )
         if left < -rounding:
             raise InputError(
@@ -200,7 +190,8 @@ def _learnt_at(name: str, run: RunFolder) -> int:
         return first
     if run.config.is_file() and from_yaml(run.config).data.known is not None:
         raise InputError(
-            f"'{name}' was known before {run.path} began: name the run that learnt it with --learnt-in RUN."
+            f"'{name}' was known before {run.path} began: name the run that learnt it with --learnt-in RUN, or, if it "
+            "was learnt in Python, the model of before with --before MODEL."
         )
     raise InputError(
         f"'{name}' was learnt in step 0 of {run.path}, together with the network itself, and cannot be subtracted: "
@@ -211,8 +202,10 @@ def _learnt_at(name: str, run: RunFolder) -> int:
 def _require_whole_step(
     after: TrainedModel, before: TrainedModel, model: TrainedModel, forgotten: Sequence[str]
 ) -> None:
-    """The sums of a step do not tell its classes apart."""
+    """Refuse a step that learnt none of the classes, or others too: its sums do not tell its classes apart."""
     learnt = [name for name in after.classes if name not in before.classes]
+    if not set(learnt) & set(forgotten):
+        raise InputError(f"{after.path or 'the model'} learnt {', '.join(learnt)} last, not {' or '.join(forgotten)}.")
     others = [name for name in learnt if name in model.classes and name not in forgotten]
     if others:
         raise InputError(

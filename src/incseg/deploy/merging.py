@@ -37,6 +37,7 @@ def merge(first: Model, second: Model, base: TrainedModel | None = None) -> Mode
                 "extensions of one base can be merged."
             )
     _require_same_rules(first, second)
+    _require_same_scale(first, second)
     _require_different_images(first, second, base)
     from_second = [name for name in second.classes if name not in first.classes]
     classes = (*first.classes, *from_second)
@@ -77,6 +78,17 @@ def _require_same_rules(first: TrainedModel, second: TrainedModel) -> None:
         raise InputError(
             f"{first.path} and {second.path} were extended with different settings of the closed form "
             f"({', '.join(differing)}): extend one of them again with the other's --analytic.… and merge them then."
+        )
+
+
+def _require_same_scale(first: TrainedModel, second: TrainedModel) -> None:
+    """Refuse to add what was seen at different sizes: one model can reduce images in one way only."""
+    one, two = (model.segmenter.architecture.longest_side for model in (first, second))
+    if one != two:
+        sides = " and ".join("their own size" if side is None else f"a longest side of {side}" for side in (one, two))
+        raise InputError(
+            f"{first.path} and {second.path} see images at different sizes ({sides}): extend one of them again with "
+            "the --data.longest-side of the other and merge them then."
         )
 
 

@@ -125,7 +125,7 @@ def score_folder(model: Predicts, data: Path, console: Console, workers: int = 0
         raise InputError(f"--data {data} is not a folder; it must hold {LAYOUT}.")
     source = open_source("folder", data)
     channels, unknown = _matched(model.classes, source, data)
-    splits, which = _scored_splits(source, data)
+    splits, which = source.to_score(), _which(source, data)
     images, done = sum(map(len, splits)), 0
     total = torch.zeros(len(model.classes), len(model.classes), dtype=torch.int64)
     for split in splits:
@@ -181,16 +181,14 @@ def _table(channels: Sequence[int]) -> Tensor:
     return table
 
 
-def _scored_splits(source: Source, data: Path) -> tuple[list[Split], str]:
-    """The images that the folder keeps for scoring, or all where it keeps none apart; and in words which these are."""
-    if (data / "val.txt").exists() and not len(source.val):
-        raise InputError(f"{data / 'val.txt'} names no image: name those to be scored on, or delete it to use all.")
-    if (data / "val.txt").exists():
-        return [source.val], f"those in {data / 'val.txt'}"
-    if (data / "train.txt").exists() and len(source.val):
-        return [source.val], f"those of {data} that are not in its train.txt"
-    seen = "the scores are too high if the model has learnt from some of them"
-    return [source.train, source.val], f"all of {data}, which has no val.txt; {seen}"
+def _which(source: Source, data: Path) -> str:
+    """In words, the images that are scored; refuses a list of none, the only validation images that can be empty."""
+    if not source.validation.given:
+        seen = "the scores are too high if the model has learnt from some of them"
+        return f"all of {data}, {source.validation.words}; {seen}"
+    if not len(source.val):
+        raise InputError(f"{data / 'val.txt'} names no image: name those to be scored on, or delete it.")
+    return f"those of {data} {source.validation.words}"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -26,7 +26,7 @@ from incseg.images import ImageLike
 from incseg.loading import WholeImages, whole_loader
 from incseg.loading.reduced import reduced
 from incseg.metrics import confusion_matrix, intersection_over_union, mean
-from incseg.model_header import refuse_statistics
+from incseg.model_header import STATISTICS, refuse_statistics
 from incseg.models.closed_form import METHOD as CLOSED_FORM
 from incseg.models.closed_form import Statistics
 from incseg.models.gather import Fit, feature_layout, gather, solved_head
@@ -152,7 +152,9 @@ def gather_statistics(
         console.say(note)
     table = _table(channels_by_name(source.classes, data, model.classes))
     class_presence(source.val, source.classes)  # refuses masks with ids of no class before the work begins
-    fit, segmenter = Fit(), copy.deepcopy(model.segmenter).to(model.exact_device)
+    segmenter = copy.deepcopy(model.segmenter).to(model.exact_device)
+    # By the rules of those that it had; but whole images are seen here, never training crops.
+    fit = replace(Fit.from_state({name.removeprefix(STATISTICS): tensor for name, tensor in there.items()}), crops=0)
     if weights != "none":
         segmenter.keep_original(_original(model, weights))
     statistics = _gathered(segmenter, source.train, source.classes, table, fit, console, workers)

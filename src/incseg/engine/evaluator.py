@@ -23,6 +23,7 @@ from incseg.images import index_image
 from incseg.loading import ScoredImages, whole_loader
 from incseg.loading.remembered import ScoredMemory
 from incseg.metrics import (
+    complete_mean,
     confusion_matrix,
     domain_scores,
     foreground_miou,
@@ -200,7 +201,7 @@ def number_scored(curriculum: Curriculum, step: Step) -> int:
 
 
 def _over_steps(entries: Sequence[Mapping[str, Any]], score: str) -> float | None:
-    return none_if_nan(mean(nan_if_none(entry["miou"][score]) for entry in entries))
+    return none_if_nan(complete_mean(nan_if_none(entry["miou"][score]) for entry in entries))
 
 
 def run_result(
@@ -227,7 +228,8 @@ def run_result(
 def _forgotten(classes: Sequence[str], entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What every class has lost; where steps bring domains, what all classes have lost on those of each earlier step.
 
-    There a class is scored on more domains in every step, so that its own scores cannot be compared.
+    There is no mean where not all old classes were measured. With domains a class is scored on more of them in every
+    step, so that its own scores cannot be compared.
     """
     if "domains" in entries[-1]:
         lost = forgetting([[nan_if_none(group["miou"]) for group in entry["domains"]] for entry in entries])
@@ -235,4 +237,5 @@ def _forgotten(classes: Sequence[str], entries: Sequence[Mapping[str, Any]]) -> 
     history = [[nan_if_none(entry["iou"][name]) for name in classes if name in entry["iou"]] for entry in entries]
     lost = forgetting(history)
     by_class = {classes[c]: none_if_nan(value) for c, value in enumerate(lost) if c > 0}
-    return {"mean": none_if_nan(mean(lost[1:])), "classes": by_class}
+    measured = entries[-1]["miou"]["old"] is not None
+    return {"mean": none_if_nan(mean(lost[1:])) if measured else None, "classes": by_class}

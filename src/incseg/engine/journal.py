@@ -98,7 +98,8 @@ class Journal:
         """Log the scores of a finished step, and print the means."""
         names = {"old": "old", "new": "new", "all": "all w/o bg", "all_with_background": "all+bg"}
         shown = [f"{word} {100 * v:.1f}" for name, word in names.items() if (v := scores.get(name)) is not None]
-        found = f"scored: mIoU {', '.join(shown)}" if shown else "not scored: no validation image labels its classes"
+        missing = "has no mean IoU: not all of its classes are labelled in validation images"
+        found = f"scored: mIoU {', '.join(shown)}" if shown else missing
         self.mention(f"{self._status.title} · step {index} {found}")
         self.pass_on_score(index, scores)
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from incseg.losses.coarse import is_fused, label_losses
-from incseg.protocol import IGNORE
+from incseg.protocol import BACKGROUND, IGNORE
 from incseg.upsampling import CoarseLogits, Scores, full_size, is_run
 
 
@@ -104,22 +104,29 @@ def balanced_cross_entropy(
 
 
 def binary_cross_entropy(
-    logits: Scores, labels: Tensor, classes: Sequence[int] | None = None, *, positive_weight: float = 1.0
+    logits: Scores,
+    labels: Tensor,
+    classes: Sequence[int] | None = None,
+    *,
+    positive_weight: float = 1.0,
+    hidden_in_background: Sequence[int] = (),
 ) -> Tensor:
     """Binary cross-entropy with one sigmoid per class: the sum over classes, the mean over pixels (DKD, STAR, LwF-MC).
 
-    ``−1/|I| Σ_{p: y_p≠255} Σ_{c∈S} ω [y_p=c] log σ(z_pc) + [y_p≠c] log σ(−z_pc)`` with I all pixels, S the classes that
-    are asked for and ω the weight of a yes. (In the code of DKD and STAR an ignored pixel is a no; here it costs
-    nothing, as everywhere.)
+    ``−1/|I| Σ_{p: y_p≠255} Σ_{c∈S_p} ω [y_p=c] log σ(z_pc) + [y_p≠c] log σ(−z_pc)`` with I all pixels, S_p the classes
+    that are asked for there and ω the weight of a yes. S_p is S, without H where ``y_p = 0``: H are the classes that
+    background may hide. (In the code of DKD and STAR an ignored pixel is a no; here it costs nothing, as everywhere.)
 
     Args:
         logits: (B, C, H, W) float, or coarse ones for that size, of which only S is then enlarged.
         labels: (B, H, W) int64 in 0…C−1, or 255 for ignored.
         classes: S, the channels whose pixels the labels tell; None: all, background being a class like any other.
         positive_weight: ω; above 1, classes that cover little of the images are found sooner.
+        hidden_in_background: H, channels that are labelled in some places and background in others: foreground says
+            yes or no to them, background says nothing.
 
     Returns:
-        A scalar; 0 (with zero gradient) when every pixel is ignored or no class is asked for.
+        A scalar; 0 (with zero gradient) when every pixel is ignored, no class is asked for or there is no pixel.
     """
     asked = _numbers(range(logits.shape[1]) if classes is None else classes, labels.device)
     targets = (labels.unsqueeze(1) == asked.view(1, -1, 1, 1)).to(logits.dtype)
@@ -127,7 +134,15 @@ def binary_cross_entropy(
         logits = logits.of(classes) if isinstance(logits, CoarseLogits) else logits.index_select(1, asked)
     weight = None if positive_weight == 1 else targets.new_full((), positive_weight)
     per_pixel = F.binary_cross_entropy_with_logits(full_size(logits), targets, reduction="none", pos_weight=weight)
+    if hidden_in_background:
+        per_pixel = per_pixel.where(~_hidden(labels, asked, hidden_in_background), 0)
     return per_pixel.sum(dim=1).where(labels != IGNORE, 0).sum() / max(labels.numel(), 1)
+
+
+def _hidden(labels: Tensor, asked: Tensor, classes: Sequence[int]) -> Tensor:
+    """(B, |S|, H, W) bool: where the label is background, which of the channels asked for may hide in it."""
+    may_hide = (asked.unsqueeze(1) == _numbers(classes, labels.device)).any(dim=1)
+    return (labels == BACKGROUND).unsqueeze(1) & may_hide.view(1, -1, 1, 1)
 
 
 def _numbers(classes: Sequence[int], device: torch.device) -> Tensor:

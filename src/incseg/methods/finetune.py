@@ -11,14 +11,15 @@ from incseg.batch import View
 from incseg.config import HeadKind
 from incseg.methods.parsing import register_method
 from incseg.methods.part import SINGLE_LAYER, Part, Segmentation
+from incseg.upsampling import Scores
 
 
 @dataclass
 class CrossEntropy(Segmentation):
     """Cross-entropy with the targets; of a sigmoid head, one binary cross-entropy per class.
 
-    Unless the targets are of every class so far, a sigmoid is asked only about the classes that they label: background
-    says nothing about the others.
+    Unless the targets are of every class so far, a sigmoid is asked only about the classes that they label, and about
+    an old one only at foreground: background says nothing about the others.
     """
 
     heads: ClassVar[tuple[HeadKind, ...]] = SINGLE_LAYER
@@ -29,8 +30,9 @@ class CrossEntropy(Segmentation):
         """``L_ce``, or ``L_bce``."""
         if view.student.head != "sigmoid":
             return {"segmentation": losses.cross_entropy(view.student_scores, view.targets)}
-        classes = view.step.seen if self.complete else (*view.step.labelled_old, *view.step.new)
-        return {"segmentation": losses.binary_cross_entropy(view.student_logits, view.targets, classes)}
+        if self.complete:
+            return {"segmentation": losses.binary_cross_entropy(view.student_logits, view.targets, view.step.seen)}
+        return {"segmentation": _of_labelled_classes(view, view.student_logits)}
 
 
 @dataclass
@@ -51,9 +53,22 @@ class WeightedBinaryCrossEntropy(Segmentation):
     def on_images(self, view: View) -> Tensor:
         """Of the classes that the targets label, the only ones whose logits are enlarged."""
         weight = self.first_positive_weight if view.step.index == 0 else self.positive_weight
-        classes = (*view.step.labelled_old, *view.step.new)
-        scores = view.student.scores_for(view.labels)
-        return losses.binary_cross_entropy(scores, view.targets, classes, positive_weight=weight)
+        return _of_labelled_classes(view, view.student.scores_for(view.labels), positive_weight=weight)
+
+
+def _of_labelled_classes(view: View, scores: Scores, *, positive_weight: float = 1.0) -> Tensor:
+    """``L_bce`` of the classes that the step labels: the new ones, and old ones in some of its images.
+
+    Nobody has to label an old class in every image: where the labels are not complete, background may hide it.
+    """
+    step = view.step
+    return losses.binary_cross_entropy(
+        scores,
+        view.targets,
+        (*step.labelled_old, *step.new),
+        positive_weight=positive_weight,
+        hidden_in_background=() if step.complete else step.labelled_old,
+    )
 
 
 @dataclass

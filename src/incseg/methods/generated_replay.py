@@ -43,8 +43,8 @@ class InpaintedCrossEntropy(CrossEntropy):
     complete: ClassVar[bool] = True
 
     def relabel(self, view: View) -> Tensor | None:
-        """The teacher's class where the ground truth is background."""
-        if view.teacher is None:
+        """The teacher's class where the ground truth is background, unless that hides no old class."""
+        if view.teacher is None or view.step.complete:
             return None
         return view.targets.where(view.labels != BACKGROUND, losses.prediction(view.teacher_scores)[0])
 

@@ -102,9 +102,10 @@ def _take_turns(
 class CompletedCrossEntropy(CrossEntropy):
     """Cross-entropy on completed labels, in which rare classes weigh more.
 
-    E-step, at every iteration: background of any image becomes the teacher's class where its probability is at least
-    ``confidence``; background of a kept image, which was labelled before the new classes existed, also becomes the
-    student's class where that is a new one with such a probability.
+    E-step, at every iteration: background that may hide an old class becomes the teacher's class where its probability
+    is at least ``confidence``; background of a kept image, which was labelled before the new classes existed, also
+    becomes the student's class where that is a new one with such a probability. The background of the step's own images
+    hides no old class where the step is complete; that of a kept image may, as later steps brought classes.
     """
 
     heads: ClassVar[tuple[HeadKind, ...]] = ("softmax",)
@@ -117,10 +118,12 @@ class CompletedCrossEntropy(CrossEntropy):
         """The E-step."""
         if view.teacher is None:
             return None
-        predicted, highest = losses.prediction(view.teacher_scores)
-        completed = view.labels.where((view.labels != BACKGROUND) | (highest < self.confidence), predicted)
-        predicted, highest = losses.prediction(view.student_scores)
         is_kept_image = (view.replayed > 0)[:, None, None]
+        may_hide_old = is_kept_image | (not view.step.complete)
+        predicted, highest = losses.prediction(view.teacher_scores)
+        by_teacher = may_hide_old & (highest >= self.confidence)
+        completed = view.labels.where((view.labels != BACKGROUND) | ~by_teacher, predicted)
+        predicted, highest = losses.prediction(view.student_scores)
         is_new = (predicted >= view.step.old_classes) & (highest >= self.confidence) & is_kept_image
         return completed.where((completed != BACKGROUND) | ~is_new, predicted)
 

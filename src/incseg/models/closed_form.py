@@ -185,11 +185,14 @@ def class_shares(labels: Tensor, num_classes: int, stride: int, *, soft: bool) -
     Returns:
         (B, h, w, C) shares; they sum to the labelled part of the cell, 0 where all of it is ignored.
     """
-    if not soft:
-        labels = labels[:, stride // 2 :: stride, stride // 2 :: stride]
-    known = labels.where(labels != IGNORE, num_classes)
-    members = F.one_hot(known, num_classes + 1)[..., :num_classes].float()
-    return F.avg_pool2d(members.movedim(-1, 1), stride).movedim(1, -1) if soft else members
+    cells = labels[:, stride // 2 :: stride, stride // 2 :: stride, None]
+    if soft:
+        cells = labels.unfold(1, stride, stride).unfold(2, stride, stride).flatten(-2)
+    known = cells.where(cells != IGNORE, num_classes)
+    # Counted within cells: a channel per class at the size of the image would be the largest tensor of all.
+    counts = torch.zeros(*known.shape[:-1], num_classes + 1, device=labels.device)
+    counts.scatter_add_(-1, known, torch.ones((), device=labels.device).expand(known.shape))
+    return counts[..., :num_classes] / known.shape[-1]
 
 
 def complete_background(shares: Tensor, scores: Tensor, certainty: float) -> Tensor:

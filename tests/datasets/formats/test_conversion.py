@@ -16,8 +16,11 @@ from incseg.datasets import open_source
 from incseg.datasets.formats import detection
 from incseg.datasets.formats.conversion import distinct_names
 from incseg.datasets.formats.detection import FORMATS, format_names
+from incseg.datasets.source import Validation
 from incseg.errors import InputError
 from samples import write_folder
+
+UNDIVIDED = {"labelme", "cvat", "cvat masks"}  # of the exports written here, those without parts
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +50,26 @@ def test_what_is_converted_is_what_is_read_directly(
             assert (one.image(index) == other.image(index)).all()
             assert (one.mask(index) == other.mask(index)).all()
             assert one.mask(index).unique().numel() > 1
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_split_of_the_export_is_told_from_images_that_we_chose(name: str, tmp_path: Path) -> None:
+    root = WRITERS[name](tmp_path / "export")
+    for source in (open_source("folder", root), open_source("folder", root)):  # painted, then from the cache
+        assert source.validation.given == (name not in UNDIVIDED)
+        assert sum(map(len, source.to_score())) == (3 if name in UNDIVIDED else 1)
+
+
+def test_test_images_may_be_given_for_validation_but_a_single_split_gives_none(tmp_path: Path) -> None:
+    both, single = (write_coco(tmp_path / name) for name in ("both", "single"))
+    (both / "annotations" / "instances_val.json").rename(both / "annotations" / "instances_test.json")
+    source = open_source("folder", both)
+    assert source.validation == Validation(given=True, words="that it keeps for testing")
+    assert [list(split.ids) for split in source.to_score()] == [["c"]]
+    (single / "annotations" / "instances_val.json").unlink()
+    source = open_source("folder", single)
+    assert not source.validation.given
+    assert sorted(name for split in source.to_score() for name in split.ids) == ["a", "b"]
 
 
 def test_check_says_the_format_and_shows_the_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

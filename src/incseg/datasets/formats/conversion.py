@@ -11,8 +11,9 @@ import json
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path, PurePath
+from typing import NamedTuple
 
 import numpy as np
 import platformdirs
@@ -26,13 +27,13 @@ from incseg.datasets.formats.detection import Format, detect, is_native, refuse_
 from incseg.datasets.formats.image_files import files_below
 from incseg.datasets.held_out import choose_validation
 from incseg.datasets.scan import in_threads
-from incseg.datasets.source import Source
+from incseg.datasets.source import GIVEN, Source, Validation
 from incseg.errors import InputError
 from incseg.files import replacing, usable_folder
 from incseg.images import image_shape, index_image
 from incseg.protocol import BACKGROUND, IGNORE
 
-CACHE_FORMAT = 1  # raise it whenever the same files would be painted otherwise
+CACHE_FORMAT = 2  # raise it whenever the same files would be painted otherwise, or the index holds something else
 INDEX = "index.json"
 SUFFIXES = {"JPEG": ".jpg", "PNG": ".png", "BMP": ".bmp", "TIFF": ".tif", "WEBP": ".webp"}
 PATIENCE = 2.0  # seconds before a log hears of the progress
@@ -64,7 +65,8 @@ def open_foreign(root: Path, data: DataConfig) -> Source | None:
         for part in ("train", "val")
     )
     notes = (*index["notes"], f"the masks painted from it are kept in {place}")
-    return Source(root.name, tuple(index["classes"]), train, val, notes=notes)
+    validation = Validation(**index["validation"])
+    return Source(root.name, tuple(index["classes"]), train, val, notes=notes, validation=validation)
 
 
 def convert(root: Path, out: Path, data: DataConfig) -> list[str]:
@@ -85,10 +87,19 @@ def convert(root: Path, out: Path, data: DataConfig) -> list[str]:
     with replacing(out) as temporary:
         painted = _paint_all(annotated, temporary, data, copy_images=True)
         (temporary / "classes.txt").write_text("\n".join(annotated.classes.names) + "\n", encoding="utf-8")
-        for part, chosen in (("train", painted.train), ("val", painted.val)):
+        for part, chosen in (("train", painted.parts.train), ("val", painted.parts.val)):
             lines = "".join(f"{painted.names[index]}\n" for index in chosen)
             (temporary / f"{part}.txt").write_text(lines, encoding="utf-8")
     return _notes(format_, annotated, painted)
+
+
+class Parts(NamedTuple):
+    """The examples of each split, by index."""
+
+    train: Sequence[int]
+    val: Sequence[int]
+    validation: Validation
+    remark: str
 
 
 @dataclass(frozen=True)
@@ -97,9 +108,7 @@ class Painted:
 
     names: Sequence[str]
     images: Sequence[Path]
-    train: Sequence[int]
-    val: Sequence[int]
-    remark: str
+    parts: Parts
 
 
 def _paint_into_cache(root: Path, format_: Format, files: Sequence[Path], data: DataConfig, place: Path) -> None:
@@ -111,8 +120,9 @@ def _paint_into_cache(root: Path, format_: Format, files: Sequence[Path], data: 
         index = {
             "classes": annotated.classes.names,
             "notes": _notes(format_, annotated, painted),
-            "train": [_entry(painted, index, folder) for index in painted.train],
-            "val": [_entry(painted, index, folder) for index in painted.val],
+            "train": [_entry(painted, index, folder) for index in painted.parts.train],
+            "val": [_entry(painted, index, folder) for index in painted.parts.val],
+            "validation": asdict(painted.parts.validation),
         }
         (folder / INDEX).write_text(json.dumps(index, ensure_ascii=False), encoding="utf-8")
         try:
@@ -151,8 +161,8 @@ def _paint_all(annotated: Annotated, folder: Path, data: DataConfig, *, copy_ima
     if problems:
         others = f" There are {len(problems) - 1} more problems of other images." if len(problems) > 1 else ""
         raise InputError(problems[0] + others)
-    train, val, remark = _split(examples, [shown for _, shown, _ in results], data.validation_share)
-    return Painted(names, [image for image, _, _ in results], train, val, remark)
+    parts = _split(examples, [shown for _, shown, _ in results], data.validation_share)
+    return Painted(names, [image for image, _, _ in results], parts)
 
 
 def _image_file(example: Example, place: Path, *, copy: bool) -> Path:
@@ -206,9 +216,7 @@ def _refuse_doubles(examples: Sequence[Example]) -> None:
             seen.add(example.image)
 
 
-def _split(
-    examples: Sequence[Example], presence: Sequence[frozenset[int]], share: float
-) -> tuple[list[int], list[int], str]:
+def _split(examples: Sequence[Example], presence: Sequence[frozenset[int]], share: float) -> Parts:
     """As the format says; else a share is kept for validation. Test images only serve where there are no others."""
     by_part: dict[str | None, list[int]] = {part: [] for part in ("train", "val", "test", None)}
     for index, example in enumerate(examples):
@@ -216,14 +224,17 @@ def _split(
     train = sorted(by_part["train"] + by_part[None])
     val, test = by_part["val"], by_part["test"]
     if train and val:
-        return train, val, f"{len(test)} test images are left out" if test else ""
+        return Parts(train, val, GIVEN, f"{len(test)} test images are left out" if test else "")
     if train and test:
-        return train, test, "there is no validation split: its test images are used for that"
+        validation = Validation(words="that it keeps for testing")
+        return Parts(train, test, validation, "there is no validation split: its test images are used for that")
     rest = sorted(train + val + test)
     chosen = choose_validation([presence[index] for index in rest], share)
     kept = [index for place, index in enumerate(rest) if place in chosen]
     left = [index for place, index in enumerate(rest) if place not in chosen]
-    return left, kept, f"{len(kept)} images are kept for validation, chosen by the classes that they show"
+    validation = Validation(given=False, words="which is not divided into training and validation")
+    remark = f"{len(kept)} images are kept for validation, chosen by the classes that they show"
+    return Parts(left, kept, validation, remark)
 
 
 def _notes(format_: Format, annotated: Annotated, painted: Painted) -> list[str]:
@@ -231,7 +242,8 @@ def _notes(format_: Format, annotated: Annotated, painted: Painted) -> list[str]
     first = f"reading data as {format_.title}: {annotated.files}, {count} images, {len(classes.names) - 1} classes"
     ignored = [name for name, id_ in classes.ids.items() if id_ == IGNORE]
     notes = [f"pixels of the class '{name}' are ignored ({IGNORE})" for name in ignored]
-    return [first, *notes, *annotated.skipped.sentences(), *([painted.remark] if painted.remark else [])]
+    remark = painted.parts.remark
+    return [first, *notes, *annotated.skipped.sentences(), *([remark] if remark else [])]
 
 
 def _fingerprint(root: Path, data: DataConfig) -> str:
