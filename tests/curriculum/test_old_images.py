@@ -47,6 +47,16 @@ def test_old_images_have_the_labels_that_are_known_and_no_others(old: Path) -> N
     assert set(fewer.split.ids) < set(images.split.ids)
 
 
+def test_in_a_step_whose_background_hides_nothing_old_images_must_label_everything(tmp_path: Path) -> None:
+    new = write_classes(tmp_path / "new", ["ring", *KNOWN[1:]], images=8)
+    for names, background in ((["disc", "ring"], IGNORE), (["ring", *KNOWN[1:]], 0)):
+        folder = write_classes(tmp_path / "-".join(names), names, images=6)
+        data = DataConfig(known=KNOWN, replay=folder, complete=True)
+        kept = Library(Extension(open_source("folder", new), data), 64).given()
+        assert kept is not None
+        assert {int(kept.pair(place)[1][kept.split.mask(place) == 0][0]) for place in range(len(kept))} == {background}
+
+
 def test_background_of_an_old_image_is_unlabelled_unless_the_new_classes_are_labelled_too(tmp_path: Path) -> None:
     """A ring in an old image was background when it was labelled: to learn it as background would be to unlearn it."""
     new = write_classes(tmp_path / "new", ["ring"], images=8)

@@ -141,12 +141,13 @@ class Library:
         """The old images that a person has kept; None where there are none.
 
         Their background may be a class that was learnt later, so it is unlabelled (255), unless their masks label the
-        new classes too. A method that completes labels by itself asks for it as it is (``completed``).
+        new classes too; and all classes, where the step is one in which background hides none. A method that completes
+        labels by itself asks for it as it is (``completed``).
         """
-        old, new = self.curriculum.old_images, self.curriculum.steps[-1].new
+        old, step = self.curriculum.old_images, self.curriculum.steps[-1]
         if old is None:
             return None
-        is_certain = completed or old.labelled >= set(new)
+        is_certain = completed or old.labelled >= set(step.seen if step.complete else step.new)
         table, split = old.table(BACKGROUND if is_certain else IGNORE), reduced(old.split, self._longest_side)
         return KeptImages(old.kept_for, self._transform, split, range(len(split)), [table] * len(split))
 

@@ -149,7 +149,8 @@ class ReplayedPictures(LossTerm):
         if not own.any():  # with several processes every parameter must be part of the loss
             return {"helper": torch.stack([0 * parameter.sum() for parameter in helper.parameters()]).sum()}
         labels, first = view.labels[own], view.step.new[0]
-        known = torch.where((labels >= first) & (labels != IGNORE), labels - first + 1, labels)
+        # To a helper old classes are background, also where the step labels them.
+        known = labels.where(labels == IGNORE, (labels - first + 1).clamp_min(BACKGROUND))
         return {"helper": losses.cross_entropy(self._helper_logits(helper, view, own), known)}
 
     def end(self, context: Context) -> None:
