@@ -73,7 +73,7 @@ def asked(trainer: Trainer, run: StepRun, batches: int) -> dict[str, float]:
         numbers = labels_and_sigma(view, truth, contrast_of(trainer)) | gradients(trainer, view)
         for name, value in numbers.items():
             found.setdefault(name, []).append(value)
-    return {name: round(sum(values) / len(values), 4) for name, values in found.items()}
+    return {name: float(f"{sum(values) / len(values):.4g}") for name, values in found.items()}
 
 
 def contrast_of(trainer: Trainer) -> ContrastiveDistillation:
@@ -107,7 +107,8 @@ def gradients(trainer: Trainer, view: View) -> dict[str, float]:
     others = torch.stack([pull for name, pull in pulls.items() if name != "contrast"]).sum(dim=0)
     cosine = F.cosine_similarity(pulls["contrast"].flatten(), others.flatten(), dim=0)
     return {f"gradient of {name}": pull.norm().item() for name, pull in pulls.items()} | {
-        "cosine of contrast with the rest": cosine.item()
+        "gradient of all but contrast": others.norm().item(),
+        "cosine of contrast with the rest": cosine.item(),
     }
 
 
