@@ -88,6 +88,7 @@ def test_the_page_can_be_followed(home: Path, monkeypatch: pytest.MonkeyPatch) -
         "forget",
         "forget",
         "statistics",
+        "forget",
         "predict",
         "eval",
         "export",

@@ -1,3 +1,4 @@
+import asyncio
 import io
 import json
 import urllib.error
@@ -5,6 +6,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,8 @@ from PIL import Image
 from incseg.deploy import rest
 from incseg.deploy.model import Model
 from incseg.deploy.serve import serve
+from incseg.deploy.viewer import ModelViewer
+from incseg.deploy.visitors import Visitors
 
 pytest.importorskip("gradio", reason="the extra incseg[serve] is not installed")
 
@@ -76,6 +80,29 @@ def test_programs_get_models_masks_areas_and_a_description(
     monkeypatch.setattr(rest, "LARGEST", 10)
     assert ask(f"{address}/predict", image)[0] == 413
     assert ask(f"{address}/predict", image)[0] == 429, "more than six in a minute"
+
+
+def test_other_requests_are_answered_while_a_model_loads(tiny_model: Model) -> None:
+    import httpx  # comes with gradio
+
+    begun, go_on, visitors = Event(), Event(), Visitors()
+
+    def slow() -> ModelViewer:
+        begun.set()
+        assert go_on.wait(5), "nobody else was answered"
+        return ModelViewer({"mine": tiny_model})
+
+    async def ask_twice() -> list[int]:
+        api = httpx.ASGITransport(rest.rest_api(slow, visitors))
+        async with httpx.AsyncClient(transport=api, base_url="http://here") as client:
+            slow_one = asyncio.create_task(client.post("/predict?model=none"))
+            await asyncio.to_thread(begun.wait)
+            page = await client.get("/")
+            go_on.set()
+            return [page.status_code, (await slow_one).status_code]
+
+    assert asyncio.run(ask_twice()) == [200, 404]
+    visitors.close()
 
 
 def test_the_page_says_how() -> None:

@@ -10,23 +10,26 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Event
+from threading import Event, Timer
 from typing import Any
 
+import huggingface_hub
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from command_line import run
 from incseg.deploy import serve as serving
 from incseg.deploy import served_page
-from incseg.deploy.model import Model
+from incseg.deploy import viewer as viewing
+from incseg.deploy.model import Model, open_model
 from incseg.deploy.serve import serve
 from incseg.deploy.served_page import build_app
-from incseg.deploy.viewer import ModelViewer
+from incseg.deploy.viewer import LiveViewer, ModelViewer
 from incseg.deploy.visitors import Visitors
 from incseg.engine.checkpoint import FinishedStep
-from incseg.errors import InputError
+from incseg.errors import IncompleteError, InputError
 from incseg.run_folder import RunFolder
 
 needs_gradio = pytest.mark.skipif(find_spec("gradio") is None, reason="the extra incseg[serve] is not installed")
@@ -97,9 +100,97 @@ def test_a_model_that_cannot_be_read_any_more_stays_as_it_was(tiny_run: Path, tm
     shutil.copy(tiny_run / "step-0" / "model.safetensors", file)
     viewer = ModelViewer.load([file], device="cpu")
     file.write_bytes(b"half a fi")
-    assert viewer.refreshed() is viewer
+    assert viewer.refreshed().models == viewer.models
     file.unlink()
-    assert viewer.refreshed() is viewer
+    assert viewer.refreshed().models == viewer.models
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no room"), IncompleteError("no room")])
+def test_a_model_that_cannot_be_loaded_is_told_once_and_tried_again_when_it_changes(
+    error: Exception, viewer: ModelViewer, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried, said = list[Path](), list[str]()
+
+    def full(file: Path, **_: object) -> Model:
+        tried.append(file)
+        raise error
+
+    live, new = LiveViewer(viewer, said.append), RunFolder(tiny_run).model(2)
+    finish_third_step(tiny_run)
+    with monkeypatch.context() as patch:
+        patch.setattr(viewing, "open_model", full)
+        for _ in range(3):
+            assert list(live.now().models) == ["step 0", "step 1"]
+            assert live.now().repeated == []
+        assert tried == [new]
+        assert len(said) == 1
+        assert str(new) in said[0]
+        assert "no room" in said[0]
+        new.touch()
+        live.now()
+        assert tried == [new, new]
+        other = RunFolder(tiny_run).model(0)
+        other.touch()
+        live.now()
+        assert tried == [new, new, other], "what has not changed is left alone although something else has"
+        assert len(said) == 3
+    assert list(live.now().models) == ["step 0", "step 1"]
+    new.touch()
+    assert list(live.now().models) == ["step 0", "step 1", "step 2"]
+
+
+def test_a_path_that_is_gone_is_told_once_each_time(viewer: ModelViewer, tiny_run: Path) -> None:
+    said, elsewhere = list[str](), tiny_run.with_name("elsewhere")
+    live = LiveViewer(viewer, said.append)
+    for times in (1, 2):
+        tiny_run.rename(elsewhere)
+        assert live.now().models == live.now().models == viewer.models
+        assert len(said) == times
+        assert f"there is no model {tiny_run}" in said[-1]
+        elsewhere.rename(tiny_run)
+        assert live.now().models == viewer.models
+    assert len(said) == 2
+
+
+def test_a_request_does_not_wait_for_a_model_that_another_one_loads(
+    viewer: ModelViewer, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live, begun, go_on, loaded = LiveViewer(viewer, print), Event(), Event(), list[Path]()
+
+    def slow(file: Path, device: str) -> Model:
+        loaded.append(file)
+        begun.set()
+        assert go_on.wait(20)
+        return open_model(file, device=device)
+
+    monkeypatch.setattr(viewing, "open_model", slow)
+    finish_third_step(tiny_run)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(live.now)
+        assert begun.wait(20)
+        release = Timer(5, go_on.set)  # so that a wait fails the test and does not hang it
+        release.start()
+        assert threads.submit(live.now).result() is viewer
+        assert not go_on.is_set()
+        release.cancel()
+        go_on.set()
+        assert list(first.result().models) == ["step 0", "step 1", "step 2"]
+    assert live.now() is first.result()
+    assert loaded == [RunFolder(tiny_run).model(2)]
+
+
+def test_the_hub_is_asked_once(tiny_model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, asked = tiny_model.save_pretrained(tmp_path / "downloaded"), list[str]()
+
+    def download(repository: str, **_: object) -> str:
+        asked.append(repository)
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    viewer = ModelViewer.load([Path("hf://me/shapes")], device="cpu")
+    assert list(viewer.models) == [str(Path("hf://me/shapes"))]
+    assert viewer.refreshed().refreshed() is viewer
+    assert asked == ["me/shapes"]
 
 
 def test_a_model_that_is_gone_does_not_keep_others_from_being_read(tiny_run: Path, tmp_path: Path) -> None:
@@ -113,6 +204,18 @@ def test_a_model_that_is_gone_does_not_keep_others_from_being_read(tiny_run: Pat
     later = viewer.refreshed()
     assert list(later.models) == [str(file), *(f"{tiny_run} · step {step}" for step in range(3))]
     assert later.models[str(file)] is viewer.models[str(file)]
+
+
+def test_a_model_that_is_gone_and_was_not_shown_does_not_keep_others_from_being_read(
+    tiny_run: Path, tmp_path: Path
+) -> None:
+    equal = tmp_path / "equal.safetensors"
+    shutil.copy(tiny_run / "step-0" / "model.safetensors", equal)
+    viewer = ModelViewer.load([tiny_run, equal], device="cpu")
+    assert viewer.repeated == [str(equal)]
+    equal.unlink()
+    finish_third_step(tiny_run)
+    assert list(viewer.refreshed().models) == [f"{tiny_run} · step {step}" for step in range(3)]
 
 
 def test_classes_can_be_switched_off(viewer: ModelViewer, noise: Image.Image) -> None:
@@ -212,6 +315,37 @@ def test_the_page_shows_an_extended_model_without_a_restart(
 
 
 @needs_gradio
+def test_a_new_model_is_loaded_once_for_the_page_and_for_programs(
+    page: Any, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = list[Path]()
+
+    def counted(file: Path, device: str) -> Model:
+        loaded.append(file)
+        return open_model(file, device=device)
+
+    monkeypatch.setattr(viewing, "open_model", counted)
+    finish_third_step(tiny_run)
+    offer = next(event.fn for event in page.fns.values() if event.fn is not None and event.fn.__name__ == "offer")
+    assert "step 2" in offer(["step 0", "step 1"], [], "step 0", "step 1")[0]
+    with urllib.request.urlopen(f"{page.local_url}api/v1/models", timeout=30) as answer:
+        assert [model["name"] for model in json.loads(answer.read())] == ["step 0", "step 1", "step 2"]
+    assert loaded == [RunFolder(tiny_run).model(2)]
+
+
+@needs_gradio
+def test_what_cannot_be_loaded_is_told_on_the_console(
+    page: Any, tiny_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    RunFolder(tiny_run).model(2).write_bytes(b"half a fi")
+    finish_third_step(tiny_run)
+    for _ in range(2):
+        with urllib.request.urlopen(f"{page.local_url}api/v1/models", timeout=30) as answer:
+            assert len(json.loads(answer.read())) == 2
+    assert capsys.readouterr().out.count("stay in use until it changes") == 1
+
+
+@needs_gradio
 def test_the_page_fetches_nothing_from_elsewhere(page: Any) -> None:
     import re
     import urllib.request
@@ -241,7 +375,7 @@ def test_bad_requests_get_one_sentence(
     assert "there is no model" in capsys.readouterr().err
     monkeypatch.setattr(served_page, "find_spec", lambda _: None)
     with pytest.raises(InputError, match=r"pip install 'incseg\[serve\]'"):
-        build_app(ModelViewer({}), Visitors())
+        build_app(LiveViewer(ModelViewer({}), print), Visitors())
 
 
 @pytest.mark.parametrize(("host", "warns"), [("127.0.0.1", False), ("localhost", False), ("0.0.0.0", True)])

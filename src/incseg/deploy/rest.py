@@ -57,7 +57,7 @@ def rest_api(now: Callable[[], Models], visitors: Visitors) -> Any:
             visitors.admit(request.client.host if request.client else "")
         except InputError as error:
             raise HTTPException(429, str(error)) from None
-        found = now().models
+        found = (await run_in_threadpool(now)).models  # to load a new model here would stop the whole server
         if model and model not in found:
             raise HTTPException(404, f"there is no model '{model}': ask for one of {', '.join(found)}.")
         if format not in ("png", "json"):

@@ -19,7 +19,8 @@ LARGEST_FILE = "20mb"
 def serve(models: Sequence[Path], host: str, port: int | None, device: str = "auto", *, block: bool = True) -> Any:
     """Open the page at ``host`` and ``port`` (the first free one from 7860 if None); returns gradio's app."""
     viewer, visitors = ModelViewer.load(models, device), Visitors()
-    app = build_app(viewer, visitors).queue(max_size=visitors.waiting)
+    live = LiveViewer(viewer, Console().say)  # one for the page and for programs, so that a new model is loaded once
+    app = build_app(live, visitors).queue(max_size=visitors.waiting)
     app.visitors = visitors
     import gradio  # noqa: PLC0415 - an extra
     from starlette.middleware import Middleware  # noqa: PLC0415 - comes with gradio
@@ -42,7 +43,7 @@ def serve(models: Sequence[Path], host: str, port: int | None, device: str = "au
         )
     except (OSError, OverflowError) as error:
         raise InputError(f"the page cannot be opened at {host}, port {port or '7860 to 7959'}: {error}") from None
-    rest.mount(app.app, LiveViewer(viewer).now, visitors)
+    rest.mount(app.app, live.now, visitors)
     for name in viewer.repeated:
         Console().say(f"{name} equals a model named before it and is shown once.")
     Console().say(f"open {app.local_url} in a browser; stop with Ctrl+C.{_warning(host)}")

@@ -28,10 +28,10 @@ class Upload(NamedTuple):
     file: Path
 
 
-def build_app(viewer: ModelViewer, visitors: Visitors) -> Any:
+def build_app(live: LiveViewer, visitors: Visitors) -> Any:
     """Lay out the page and connect its parts."""
-    gradio, live, columns = _gradio(visitors), LiveViewer(viewer), min(2, len(viewer.models))
-    names, labels = list(viewer.models), list(viewer.classes[1:])
+    gradio, viewer = _gradio(visitors), live.now()
+    names, labels, columns = list(viewer.models), list(viewer.classes[1:]), min(2, len(viewer.models))
     with gradio.Blocks(title="incseg", analytics_enabled=False) as app:
         predictions, known = gradio.State({}), gradio.State([*names, *labels])
         gradio.Markdown("## What does each step recognise?")

@@ -3,7 +3,7 @@
 import hashlib
 import html
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
@@ -16,7 +16,9 @@ from PIL import Image, UnidentifiedImageError
 from incseg.colours import DISTINCT, Colours, palette
 from incseg.deploy.model import Model, open_model
 from incseg.deploy.prediction import Prediction, magnified, percentage
-from incseg.errors import InputError
+from incseg.errors import InputError, Note
+from incseg.files import expanded
+from incseg.hub import fetched
 from incseg.images import read_image
 from incseg.run_folder import RunFolder, model_file
 
@@ -28,18 +30,13 @@ class FileVersion(NamedTuple):
     """A file that may be replaced by another under the same name."""
 
     path: Path
-    """Where it was looked for: itself, or the folder of its run."""
+    """As it was named: itself, the folder of its run, or its address on the Hub."""
     file: Path
     modified: int
     size: int
 
 
-def _versions_at(path: Path, *, alone: bool) -> dict[str, FileVersion]:
-    """The model files at a path, by the names they are shown under."""
-    steps, prefix = RunFolder(path).finished_steps, "" if alone else f"{path} \u00b7 "
-    files = {f"{prefix}step {step}": model_file(path, step) for step in steps} or {str(path): model_file(path)}
-    facts = {name: file.stat() for name, file in files.items()}
-    return {name: FileVersion(path, file, facts[name].st_mtime_ns, facts[name].st_size) for name, file in files.items()}
+Reasons = dict[Path | FileVersion, str]  # a sentence on each path or file that cannot be read
 
 
 @dataclass(frozen=True)
@@ -47,44 +44,75 @@ class ModelViewer:
     """The models to choose from, by name: usually the steps of a run, oldest first."""
 
     models: dict[str, Model]
-    paths: Sequence[Path] = ()
-    """Where they were found, to look there again."""
+    places: Mapping[Path, Path] = field(default_factory=dict)
+    """Where to look for them again, by the paths that were named: what the Hub has lies where it was downloaded to."""
     device: str = "auto"
     versions: Mapping[str, FileVersion] = field(default_factory=dict)
-    """The file of each model as it was when it was read."""
+    """The file of each model as it was when it was last looked at."""
+    unread: Reasons = field(default_factory=Reasons)
+    """What cannot be read as it is now; the models read before are shown instead."""
 
     @classmethod
     def load(cls, paths: Sequence[Path], device: str = "auto") -> "ModelViewer":
-        """Load every finished step of a run's folder, and of any other path the one model it holds."""
-        found = [_versions_at(path, alone=len(paths) == 1) for path in paths]
-        return cls({}, paths, device)._with({name: version for each in found for name, version in each.items()})
+        """Load every finished step of a run's folder, and of any other path the one model it holds.
+
+        The Hub is asked only here: what was downloaded is looked at later like any other folder.
+        """
+        viewer = cls({}, {path: fetched(expanded(path)) for path in paths}, device)
+        versions = {name: version for path in viewer.places for name, version in viewer._versions_at(path).items()}
+        return viewer._showing({name: viewer._open(version) for name, version in versions.items()}, versions)
 
     def refreshed(self) -> "ModelViewer":
         """With the steps that were finished and the files that were replaced since: extended models, for example.
 
-        A model that can no longer be read stays as it was, and does not keep others from being read.
+        A model that cannot be read stays as it was, and does not keep others from being read. Its file is tried again
+        only when it has changed, as a failure can take as long as a success.
         """
-        viewer = self
-        for path in self.paths:
-            with suppress(InputError, OSError):
-                now = viewer._with_those_at(path, _versions_at(path, alone=len(self.paths) == 1))
-                viewer = viewer if now == viewer.versions else viewer._with(now)
-        return viewer
+        versions, missing = self._looked_for()
+        unchanged = {version: why for version, why in self.unread.items() if version in versions.values()}
+        viewer = replace(self, unread={**unchanged, **missing})
+        if versions == self.versions:
+            return self if viewer.unread == self.unread else viewer
+        models, failed = self._read(versions)
+        return replace(viewer, unread={**viewer.unread, **failed})._showing(models, versions)
 
-    def _with_those_at(self, path: Path, found: Mapping[str, FileVersion]) -> dict[str, FileVersion]:
-        """The same files with others at a path, all in the order of the paths."""
-        others = {
-            place: {name: version for name, version in self.versions.items() if version.path == place}
-            for place in self.paths
-        }
-        return {name: version for each in (others | {path: found}).values() for name, version in each.items()}
+    def _versions_at(self, path: Path) -> dict[str, FileVersion]:
+        """The model files at a path as they are now, by the names they are shown under."""
+        place, prefix = self.places[path], "" if len(self.places) == 1 else f"{path} \u00b7 "
+        steps = RunFolder(place).finished_steps
+        files = {f"{prefix}step {step}": model_file(place, step) for step in steps} or {str(path): model_file(place)}
+        facts = {name: file.stat() for name, file in files.items()}
+        return {name: FileVersion(path, files[name], fact.st_mtime_ns, fact.st_size) for name, fact in facts.items()}
 
-    def _with(self, versions: Mapping[str, FileVersion]) -> "ModelViewer":
-        kept = {name for name in self.models if self.versions.get(name) == versions.get(name)}
-        models = {
-            name: self.models[name] if name in kept else open_model(version.file, device=self.device)
-            for name, version in versions.items()
-        }
+    def _looked_for(self) -> tuple[dict[str, FileVersion], Reasons]:
+        """The files as they are now, or as they were at a path where they cannot be found; and why they cannot."""
+        versions, missing = dict[str, FileVersion](), Reasons()
+        for path in self.places:
+            try:
+                versions |= self._versions_at(path)
+            except (InputError, OSError) as error:
+                versions |= {name: version for name, version in self.versions.items() if version.path == path}
+                missing[path] = _unreadable(path, error)
+        return versions, missing
+
+    def _read(self, versions: Mapping[str, FileVersion]) -> tuple[dict[str, Model], Reasons]:
+        """The models in these files, or those of before where a file cannot be read; and why it cannot."""
+        models, failed = dict(self.models), Reasons()
+        for name, version in versions.items():
+            is_shown = name in self.models and version == self.versions.get(name)
+            if is_shown or version in self.unread:
+                continue
+            try:
+                models[name] = self._open(version)
+            except Exception as error:  # a full GPU too: whoever happens to ask now gets an answer all the same
+                failed[version] = _unreadable(version.file, error)
+        return {name: models[name] for name in versions if name in models}, failed
+
+    def _open(self, version: FileVersion) -> Model:
+        return open_model(version.file, device=self.device)
+
+    def _showing(self, models: dict[str, Model], versions: Mapping[str, FileVersion]) -> "ModelViewer":
+        """These models, equal ones once."""
         first_named = {fingerprint(model): name for name, model in reversed(models.items())}
         shown = {name: model for name, model in models.items() if name in first_named.values()}
         return replace(self, models=shown, versions=versions)
@@ -92,7 +120,8 @@ class ModelViewer:
     @property
     def repeated(self) -> list[str]:
         """Models that equal one named before them, as an extension's step 0 equals the model it began with."""
-        return [name for name in self.versions if name not in self.models]
+        hidden = {name: version for name, version in self.versions.items() if name not in self.models}
+        return [name for name, version in hidden.items() if version not in self.unread]
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -156,6 +185,12 @@ def fingerprint(model: Model) -> bytes:
     return digest.digest()
 
 
+def _unreadable(path: Path, error: Exception) -> str:
+    """For the console of the server."""
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return f"{path} cannot be read; the models of before stay in use until it changes or the server restarts: {reason}"
+
+
 @contextmanager
 def explained_uploads() -> Iterator[None]:
     """Say in a sentence why an uploaded file cannot be read."""
@@ -170,11 +205,21 @@ def explained_uploads() -> Iterator[None]:
 class LiveViewer:
     """A viewer that looks for new and replaced models whenever it is asked; several requests may come at once."""
 
-    def __init__(self, viewer: ModelViewer):
-        self._viewer, self._lock = viewer, Lock()
+    def __init__(self, viewer: ModelViewer, say: Note):
+        self._viewer, self._say, self._lock = viewer, say, Lock()
 
     def now(self) -> ModelViewer:
-        """The models as they are on disk now."""
-        with self._lock:
-            self._viewer = self._viewer.refreshed()
-            return self._viewer
+        """The models as they are on disk now, or as they were while another request loads what is new."""
+        if self._lock.acquire(blocking=False):  # to wait would keep a thread from everybody else
+            try:
+                self._look_again()
+            finally:
+                self._lock.release()
+        return self._viewer
+
+    def _look_again(self) -> None:
+        """Take up what is new, and say once what cannot be read."""
+        before, self._viewer = self._viewer, self._viewer.refreshed()
+        for unread, reason in self._viewer.unread.items():
+            if unread not in before.unread:
+                self._say(reason)
