@@ -132,3 +132,15 @@ def test_lists_with_a_byte_order_mark_and_windows_line_ends_are_read(tmp_path: P
         (data / name).write_bytes(b"\xef\xbb\xbf" + (data / name).read_bytes().replace(b"\n", b"\r\n"))
     after = open_source("folder", data)
     assert (after.classes, after.train.ids, after.val.ids) == (before.classes, before.train.ids, before.val.ids)
+
+
+def test_masks_without_an_image_are_told(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "data", train=6, val=2)
+    assert open_source("folder", root).notes == ()
+    for name in ("train.txt", "val.txt"):
+        (root / name).unlink()
+    for name in ("001", "003", "004", "006"):
+        (root / "images" / f"{name}.png").unlink()
+    source = open_source("folder", root)
+    assert source.notes == ("4 mask(s) in masks/ belong to no image, and are left aside: 001, 003, 004 and others",)
+    assert len(source.train) + len(source.val) == 4

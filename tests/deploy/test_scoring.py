@@ -97,6 +97,23 @@ def test_what_cannot_be_judged_has_no_score_and_is_said(tiny_model: Model, tmp_p
     assert unknown == "Not known to the model: moon. Their pixels are background to it."
 
 
+def test_a_class_that_no_image_shows_is_not_measured(tiny_model: Model, tmp_path: Path) -> None:
+    """Whatever the model takes for it, there is nothing to be right about."""
+    classes = list(tiny_model.classes)
+    data = write_labels(tmp_path / "data", tiny_model, classes)
+    for file in (data / "masks").iterdir():
+        ids = np.array(Image.open(file))
+        ids[ids == 1] = 2
+        index_image(ids).save(file)
+    scores = score_folder(tiny_model, data, Console())
+    assert scores.unshown == [classes[1]]
+    assert all(math.isnan(value) for value in scores.rates[classes[1]])
+    shown = [iou for name, (iou, *_) in scores.rates.items() if name in classes[2:]]
+    assert scores.miou == pytest.approx(sum(shown) / len(shown))
+    assert not math.isnan(scores.rates["background"][0])
+    assert f"Shown by none of these images, and so not measured: {classes[1]}." in scores.remarks()
+
+
 def test_images_kept_for_training_are_not_scored(tiny_model: Model, tmp_path: Path) -> None:
     data = write_labels(tmp_path / "data", tiny_model, list(tiny_model.classes))
     (data / "train.txt").write_text("0\n1\n")

@@ -243,7 +243,8 @@ MASK[16:48, 16:48] = 1
     ("images", "masks", "names", "message"),
     [
         ([IMAGE], [MASK], ["Disc"], "the model already knows 'disc'"),
-        ([IMAGE], [MASK], ["ring", "ring"], "the model already knows 'ring'"),
+        ([IMAGE], [MASK], ["ring", "Ring"], "'Ring' is named twice"),
+        ([IMAGE], [MASK], ["ring", "disc"], "the model already knows 'disc'"),
         ([IMAGE], [MASK], "ring", "the names of the new classes are a list"),
         ([IMAGE], [MASK], [], "the names of the new classes are a list"),
         ([IMAGE], [MASK], ["ring", " "], "every new class needs a name"),
@@ -269,6 +270,21 @@ def test_what_cannot_be_learnt_is_named(
     with pytest.raises(InputError) as caught:
         incseg.load(solved_base).learn(images, masks, names)
     assert message in str(caught.value)
+
+
+def test_statistics_of_a_sibling_are_refused(solved_base: Path, tmp_path: Path) -> None:
+    """Two extensions of one model have the same features and as many classes."""
+    model = incseg.load(solved_base)
+    ring, moon = (
+        model.learn([IMAGE], [MASK], [name]).save(tmp_path / f"{name}.safetensors") for name in ("ring", "moon")
+    )
+    assert incseg.load(ring).statistics() is not None
+    inverted = model.learn([255 - IMAGE], [MASK], ["moon"]).save(moon)
+    shutil.copy(tmp_path / "ring.statistics.safetensors", tmp_path / "moon.statistics.safetensors")
+    with pytest.raises(
+        InputError, match=r"not those that it was saved with, .* they belong to another model. Put its own"
+    ):
+        incseg.load(inverted).learn([IMAGE], [MASK], ["flower"])
 
 
 def test_generators_are_lists_too_and_what_no_cell_shows_is_named(solved_base: Path) -> None:
@@ -303,11 +319,11 @@ def test_statistics_of_another_network_are_refused_wherever_they_are_used(
     replace(model, memory={}).save(file)
     assert not beside.exists()
     beside.write_bytes(kept)
-    with pytest.raises(InputError, match="were gathered by another network"):
+    with pytest.raises(InputError, match="are not those that it was saved with"):
         incseg.load(file).learn([IMAGE], [MASK], ["ring"])
     write_classes(tmp_path / "new", ["ring"], images=6)
     assert run("extend", file, "--data", tmp_path / "new", "--out", tmp_path / "out") == 2
-    assert "were gathered by another network" in capsys.readouterr().err
-    older = {name: tensor for name, tensor in load_memory(beside).items() if not name.endswith("network")}
+    assert "are not those that it was saved with" in capsys.readouterr().err
+    older = {name: tensor for name, tensor in load_memory(beside).items() if not name.endswith("model")}
     save_memory(older, beside)
     assert incseg.load(file).statistics() is not None, "files of before do not say"

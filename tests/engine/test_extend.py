@@ -22,7 +22,7 @@ from incseg.deploy.model import Model, open_model
 from incseg.deploy.statistics import required_statistics
 from incseg.engine.admission import check_run
 from incseg.engine.assembly import train
-from incseg.engine.evaluator import score
+from incseg.engine.evaluator import score, step_entry
 from incseg.engine.extend import before_and_after, choose_settings
 from incseg.engine.training_iteration import Iterations
 from incseg.errors import InputError
@@ -509,6 +509,43 @@ def test_background_is_scored_where_everything_is_labelled_and_on_the_same_pixel
         assert not own.labels_all(step.num_classes)
         background.append(sum(int((images[0].labels == 0).sum()) for images in others))
     assert background[0] == background[1]  # the new class is nothing to be scored before it is learnt
+
+
+def test_a_class_that_no_validation_image_shows_is_not_measured(tiny_model: Model, folder: Folder) -> None:
+    new = folder("new", "ring", "flower")
+    (new / "val.txt").write_text("0\n1")
+    for name in "01":
+        file = new / "masks" / f"{name}.png"
+        ids = np.array(Image.open(file))
+        Image.fromarray(np.where(ids == 2, 0, ids).astype(np.uint8)).save(file)
+    extension = Extension(open_source("folder", new), DataConfig(known=tiny_model.classes))
+    step = extension.steps[1]
+    assert extension.unlabelled(step) == {0, 1, 2, 3, 4, 6}
+    counts = torch.ones(1, 2, step.num_classes, step.num_classes, dtype=torch.int64)
+    entry = step_entry(step, extension.classes, 8, counts, unlabelled=extension.unlabelled(step))
+    assert [name for name, iou in entry["iou"].items() if iou is not None] == ["ring"]
+    assert entry["miou"]["new"] is None
+
+
+def test_what_a_person_may_have_mistaken_is_said(
+    solved_base: Path, folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new, out = folder("new", "squares", "ring"), tmp_path / "out"
+    assert run("extend", solved_base, "--data", new, "--validation", new, "--out", out, *DOTTED) == 0
+    said = capsys.readouterr().out
+    assert "'squares' is a new class; 'square', which the model knows, is written otherwise." in said
+    assert "'ring' is a new class" not in said
+    assert "new is scored as a whole, and most of its images are learnt from: scores will be too high." in said
+    other = folder("more", "moon", "flower", images=20)
+    assert run("extend", solved_base, "--data", other, "--out", out, *DOTTED, "--optim.batch-size", "2") == 2
+    refused = capsys.readouterr().err.replace("\n", " ")
+    assert f"holds another run (its data is {new}, and here {other}; " in refused
+    second = tmp_path / "second"
+    assert run("extend", solved_base, "--data", folder("others", "squares", "ring"), "--out", second, *DOTTED) == 0
+    assert run("report", out, second, "--out", tmp_path / "report.html") == 0
+    compared = capsys.readouterr().out
+    assert "analytic (out)" in compared
+    assert "analytic (second)" in compared
 
 
 @pytest.mark.parametrize("config", ["protocol: folder/offline\nmethod: gone\n", "method: [\n", "unheard: 1\n"])

@@ -82,6 +82,21 @@ def test_a_change_is_named(change: Callable[[Path], None], said: str, tmp_path: 
     check_data(folder, after, accept=False)
 
 
+def test_a_finished_run_learns_nothing_from_changed_data_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = write_folder(tmp_path / "data", train=8, val=3)
+    command = ["folder/offline", "--data-root", str(root), "--method", "ft", "--out", str(tmp_path / "run"),
+               "--model.encoder", "test_resnet", "--model.weights", "none", "--optim.epochs", "1", "--optim.batch-size",
+               "4", "--data.crop-size", "64", "--data.workers", "0", "--engine.accelerator", "cpu"]  # fmt: skip
+    assert run("train", *command) == 0
+    assert run("train", *command, "--data.changed", "accept") == 0, "nothing has changed"
+    change_mask(root)
+    capsys.readouterr()
+    assert run("train", *command, "--data.changed", "accept") == 2
+    assert "is finished and has learnt from the data as it was: choose another --out" in capsys.readouterr().err
+
+
 def test_contents_recorded_by_a_full_check_decide(tmp_path: Path) -> None:
     root = write_folder(tmp_path / "data", train=6, val=3)
     folder, mask = RunFolder(tmp_path / "run"), root / "masks" / "003.png"

@@ -64,6 +64,7 @@ class Extension(Curriculum):
             channels = self._by_name(other.classes)
             self._require_known(validation, other.classes, channels)
             others = (LabelledSplit(split, other.classes, channels) for split in other.to_score())
+            self._warn_of_learnt_images(validation, other)
             self._scored = [*others, *self._scored]
         self._require_scored(report_progress)
 
@@ -99,6 +100,17 @@ class Extension(Curriculum):
         scored = next((scored for scored in self._scored if len(scored.split)), self._scored[-1])
         indices = images_showing_most(self._presence_in(scored.split, scored.classes, None), number)
         return [scored.split.ids[index] for index in indices], self._scored_images(scored, indices, step)
+
+    def unlabelled(self, step: Step) -> frozenset[int]:
+        """Also what masks could label and never do: a few images need not show every class that they name."""
+        shown = {
+            scored.channels[found]
+            for scored in self._scored
+            for ids in self._presence_in(scored.split, scored.classes, None)
+            for found in ids
+            if found < len(scored.channels)
+        }
+        return super().unlabelled(step) | (frozenset(range(1, step.num_classes)) - shown)
 
     def splits(self) -> dict[str, Split]:
         """Also those of the second folder, and old ones."""
@@ -142,9 +154,18 @@ class Extension(Curriculum):
             )
         if foreign:
             self.remarks = (
+                *self.remarks,
                 f"{', '.join(foreign)} of {folder.name} {'is' if len(foreign) == 1 else 'are'} not known to the "
                 "extended model: pixels labelled so are not scored.",
             )
+
+    def _warn_of_learnt_images(self, folder: Path, other: Source) -> None:
+        """Say so if a model would be scored on images that it has just learnt from."""
+        if self.data.root is not None and folder.resolve() == self.data.root and not other.validation.given:
+            sentence = (
+                f"{folder.name} is scored as a whole, and most of its images are learnt from: scores will be too high."
+            )
+            self.remarks = (*self.remarks, sentence)
 
     def _require_scored(self, report_progress: ReportProgress | None) -> None:
         """Check the masks before training, for which there must be something to be scored on; the scan is cached."""

@@ -18,6 +18,7 @@ from incseg.files import read_text
 from incseg.images import IMAGE_SUFFIXES
 from incseg.protocol import IGNORE
 
+NAMED = 3  # masks in a sentence
 LAYOUT = "images/, masks/ (index PNG of the same names), classes.txt (one name per line, background first)"
 # Preferred first. JPEG is looked for only to be refused by name: it changes ids.
 MASK_SUFFIXES = (".png", ".tif", ".tiff", ".bmp", ".jpg", ".jpeg")
@@ -39,10 +40,11 @@ def open_folder(root: Path | None, data: DataConfig) -> Source:
     classes, values = _classes(root / "classes.txt")
     images = _images(root / "images")
     masks, table = _masks(root / "masks"), _value_table(values)
+    notes = _without_image(sorted(masks.keys() - images.keys()))
     if not (root / "train.txt").exists() and not (root / "val.txt").exists():
         kept, held_out = hold_out(_files(root, images, masks, sorted(images), table), classes, data.validation_share)
         domains = _subfolders(sorted(images))
-        return Source(root.resolve().name, classes, kept, held_out, domains=domains, validation=NO_LIST)
+        return Source(root.resolve().name, classes, kept, held_out, notes=notes, domains=domains, validation=NO_LIST)
     train, val = _split_names(root, sorted(images))
     both = sorted(set(train) & set(val))
     if both:
@@ -53,6 +55,7 @@ def open_folder(root: Path | None, data: DataConfig) -> Source:
         classes,
         train_split,
         val_split,
+        notes=notes,
         domains=_subfolders([*train, *val]),
         validation=_validation(root, val),
     )
@@ -144,6 +147,14 @@ def _masks(folder: Path) -> dict[str, Path]:
     found = [path for path in _visible(folder) if path.suffix.lower() in MASK_SUFFIXES]
     found.sort(key=lambda path: -MASK_SUFFIXES.index(path.suffix.lower()))
     return {_name(path, folder): path for path in found}
+
+
+def _without_image(names: list[str]) -> tuple[str, ...]:
+    """What is said of masks that belong to no image: a photograph may have been lost."""
+    if not names:
+        return ()
+    shown = f"{', '.join(names[:NAMED])}{' and others' if len(names) > NAMED else ''}"
+    return (f"{len(names)} mask(s) in masks/ belong to no image, and are left aside: {shown}",)
 
 
 def _visible(folder: Path) -> list[Path]:

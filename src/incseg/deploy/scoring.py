@@ -68,9 +68,15 @@ class FolderScores:
         return [name for channel, name in enumerate(self.classes) if channel and channel not in self.labelled]
 
     @property
+    def unshown(self) -> list[str]:
+        """Classes that the folder names, and that none of these images shows."""
+        return [self.classes[channel] for channel in self.labelled if not self.confusion[channel].any()]
+
+    @property
     def rates(self) -> dict[str, tuple[float, float, float, float]]:
         """IoU, share, recall and precision by name; NaN where they cannot be known."""
-        judged = {*self.labelled, *([] if self.unlabelled else [BACKGROUND])}
+        shown = (channel for channel in self.labelled if self.classes[channel] not in self.unshown)
+        judged = {*shown, *([] if self.unlabelled else [BACKGROUND])}
         numbers = zip(intersection_over_union(self.confusion), per_class_rates(self.confusion), strict=True)
         return {
             self.classes[channel]: (iou, *others) if channel in judged else (math.nan, math.nan, math.nan, math.nan)
@@ -96,6 +102,8 @@ class FolderScores:
                 f"Not labelled there: {_listed(self.unlabelled)}. Whether the model is right about these cannot be "
                 "known, nor about background, in which they lie."
             )
+        if self.unshown:
+            said.append(f"Shown by none of these images, and so not measured: {_listed(self.unshown)}.")
         if self.unknown:
             said.append(f"Not known to the model: {_listed(self.unknown)}. Their pixels are background to it.")
         return said

@@ -275,16 +275,18 @@ def _refuse_names(model: TrainedModel, names: Sequence[str]) -> None:
     """New classes need names of their own."""
     if isinstance(names, str) or not names:
         raise InputError("the names of the new classes are a list, in the order of their ids: names=['ring'].")
-    taken = {plain(name): name for name in model.classes}
+    taken, given = {plain(name): name for name in model.classes}, set[str]()
     for name in names:
         if not isinstance(name, str) or not name.strip() or len(name.splitlines()) > 1:
             raise InputError(f"every new class needs a name of one line, and one of {list(names)} has none.")
+        if plain(name) in given:
+            raise InputError(f"'{name}' is named twice: every new class needs a name of its own.")
         if plain(name) in taken:
             raise InputError(
                 f"the model already knows '{taken[plain(name)]}': every new class needs a name of its own."
             )
-        taken[plain(name)] = name
-    if len(taken) > IGNORE:
+        given.add(plain(name))
+    if len(taken) + len(given) > IGNORE:
         raise InputError(f"there can be at most {IGNORE} classes with background.")
 
 

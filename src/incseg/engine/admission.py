@@ -57,6 +57,8 @@ def refuse_another_run(config: RunConfig, out: Path) -> None:
         engine = config.engine.model_copy(update={"precision": there.engine.precision})
         config = config.model_copy(update={"engine": engine})
     if difference := differing_setting(there, config):
+        if there.data.root != config.data.root:  # what settings may follow from
+            difference = f"its data is {there.data.root}, and here {config.data.root}; {difference}"
         raise InputError(
             f"{out} holds another run ({difference}); choose another --out, or delete that folder to start anew."
         )

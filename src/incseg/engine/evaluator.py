@@ -1,5 +1,6 @@
 """Scoring a model: one confusion matrix over all validation images, and the results derived from it."""
 
+import math
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -163,6 +164,7 @@ def step_entry(
     confusion, complete = counts.sum(dim=0)
     iou = intersection_over_union(confusion)
     iou[BACKGROUND] = intersection_over_union(complete)[BACKGROUND]
+    iou = [math.nan if channel in unlabelled else value for channel, value in enumerate(iou)]
     shown = torch.cat([complete[:1], confusion[1:]])
     scores, by_domain = step_scores(iou, step, unlabelled), {}
     if step.domains:

@@ -1,5 +1,6 @@
 """``incseg extend``: teach a trained model the classes of a folder, without the data it was trained on."""
 
+import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -33,6 +34,7 @@ EPOCHS = 30  # the paper's, as long as that is neither too few nor too many iter
 FEWEST, MOST = 800, 6000
 LARGEST_BATCH, FEWEST_PER_EPOCH = 8, 4
 SMALLEST_CROP, LARGEST_CROP = 96, 512
+MISSPELT = 0.85  # as alike as this are 'motorbyke' and 'motorbike', and not 'cat' and 'car'
 LEARNING_RATE = 0.01  # the paper's of step 0, for a model that does not say with which it was trained
 # An extension's rate is SHARE/iterations of that of step 0, within limits: a tenth in long ones, as in the paper. In
 # short ones a tenth teaches nothing: ResNet-18 on 80 images had an IoU of 0 on new classes after 400 iterations at a
@@ -183,6 +185,9 @@ def _announce(model: TrainedModel, source: Source, config: RunConfig, solves: bo
     )
     new = new_classes(model.classes, source)
     console.mention(f"{len(model.classes) - 1} classes + {', '.join(new)}: {config.method}{how}")
+    for name in new:
+        if meant := difflib.get_close_matches(name, model.classes[1:], 1, MISSPELT):
+            console.say(f"'{name}' is a new class; '{meant[0]}', which the model knows, is written otherwise.")
     labelled_too = [name for name in source.classes[1:] if name not in new]
     if labelled_too:
         console.mention(f"{', '.join(labelled_too)}: known to the model, and learnt further where it is labelled.")

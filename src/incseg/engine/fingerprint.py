@@ -32,13 +32,20 @@ def fingerprint(curriculum: Curriculum, root: Path | None) -> dict[str, Any]:
 
 
 def check_data(folder: RunFolder, here: Mapping[str, Any], *, accept: bool) -> None:
-    """Refuse data that is not what the run began with, unless told to accept it."""
-    if not folder.data.exists() or accept:
+    """Refuse data that is not what the run began with, unless told to accept it and something is left to learn."""
+    if not folder.data.exists():
         return
-    if change := difference(read_json(folder.data), here):
+    there = read_json(folder.data)
+    if not accept and (change := difference(there, here)):
         raise InputError(
             f"the data of {folder.path} has changed since it began: {change}. Put it back, choose another --out, or go "
             "on with the changed data: --data.changed accept."
+        )
+    is_finished = len(folder.finished_steps) == len(here["steps"])
+    if is_finished and (change := difference({**there, "root": here["root"]}, here)):
+        raise InputError(
+            f"the data of {folder.path} has changed since it began: {change}. The run is finished and has learnt from "
+            "the data as it was: choose another --out to learn from it as it is."
         )
 
 

@@ -79,14 +79,14 @@ class ClosedForm(Part):
         complete = context.step.complete
         statistics = gather(context.student, statistics, images, self.fit, _sum_over_processes, complete=complete)
         _name_unseen_classes(context, statistics)
-        self.memory = as_state(statistics, self.fit, context.student)
-        size = sum(tensor.nbytes for tensor in self.memory.values())
-        context.say(f"statistics of {statistics.num_classes - 1} classes for later extensions: {size / 1e6:.1f} MB")
         if self.solves:
             grown = [*context.student.classifier.head_sizes, *([len(context.step.new)] if context.step.new else [])]
             sizes = grown if context.step.index > 0 else [context.step.num_classes]
             head = solved_head(statistics, sizes, self.fit.ridge)
             context.student.use_head(head.to(context.student.mean.device))
+        self.memory = as_state(statistics, self.fit, context.student)
+        size = sum(tensor.nbytes for tensor in self.memory.values())
+        context.say(f"statistics of {statistics.num_classes - 1} classes for later extensions: {size / 1e6:.1f} MB")
 
     def _images(self, context: Context) -> Iterable[Batch]:
         """A head that is solved now is scored at once; what is only carried will meet images as they are."""

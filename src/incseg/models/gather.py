@@ -33,7 +33,7 @@ TILE, CONTEXT = 2048, 128  # pixels: the side of the tiles of a still larger ima
 # the first, an extension on a CPU costs no more than a forward pass of a ResNet-18 over its images ('incseg bench
 # extend').
 FRUGAL, GENEROUS = 3.0, 6.0
-NETWORK = "network"  # of a file of statistics: the tensor that says which one gathered them
+MODEL = "model"  # of a file of statistics: the tensor that says which one carries them
 ORIGINAL_STAGES = 2  # of the encoder before its training, in statistics that a model carries
 
 
@@ -69,17 +69,21 @@ class Fit:
 
 
 def as_state(statistics: Statistics, fit: Fit, segmenter: Segmenter) -> dict[str, Tensor]:
-    """Statistics as tensors for a file, with the rules and a checksum of the network they were gathered by."""
-    return {**statistics.state(), **fit.state(), NETWORK: _as_tensor(_network(segmenter))}
+    """Statistics as tensors for a file, with their rules and a checksum of the model that is to carry them.
+
+    Its head counts too: two extensions of one model have the same features, and other classes.
+    """
+    return {**statistics.state(), **fit.state(), MODEL: _as_tensor(_checksum(segmenter))}
 
 
 def is_of(state: Mapping[str, Tensor], segmenter: Segmenter) -> bool:
-    """Whether statistics of :func:`as_state` were gathered by this network; also where they do not say."""
-    return NETWORK not in state or bytes(state[NETWORK].tolist()).decode() == _network(segmenter)
+    """Whether statistics of :func:`as_state` are those of this model; also where they do not say."""
+    return MODEL not in state or bytes(state[MODEL].tolist()).decode() == _checksum(segmenter)
 
 
-def _network(segmenter: Segmenter) -> str:
-    return checksum_of({name: tensor.cpu() for name, tensor in segmenter.below_the_head().items()})
+def _checksum(segmenter: Segmenter) -> str:
+    head = {f"head.{name}": tensor for name, tensor in segmenter.classifier.state_dict().items()}
+    return checksum_of({name: tensor.cpu() for name, tensor in {**segmenter.below_the_head(), **head}.items()})
 
 
 def _as_tensor(text: str) -> Tensor:

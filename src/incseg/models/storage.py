@@ -36,6 +36,12 @@ class Description:
     """The palette in which its classes are drawn."""
 
 
+OF_ANOTHER = (
+    "they belong to another model. Put its own there, or gather them again with 'incseg statistics MODEL --data DIR "
+    "--overwrite'"
+)
+
+
 @dataclass(frozen=True, repr=False)
 class TrainedModel:
     """A segmenter with the names of its classes and its history."""
@@ -101,18 +107,17 @@ class TrainedModel:
         if statistics.num_classes != len(self.classes):
             raise InputError(
                 f"the statistics beside {self.path} are of {statistics.num_classes - 1} classes and the model knows "
-                f"{len(self.classes) - 1}: they belong to another model."
+                f"{len(self.classes) - 1}: {OF_ANOTHER}."
             )
         if statistics.layout.original and self.segmenter.original is None:
             raise InputError(
                 f"the statistics beside {self.path} are of a model that keeps its encoder as it was before training, "
-                "and this one does not: they belong to another model."
+                f"and this one does not: {OF_ANOTHER}."
             )
         if not is_of(found, self.segmenter):
             raise InputError(
-                f"the statistics beside {self.path} were gathered by another network, so a head that is solved from "
-                "them would see other features: put those of this model there, or gather them again with 'incseg "
-                "statistics MODEL --data DIR --overwrite'."
+                f"the statistics beside {self.path} are not those that it was saved with, and a head that is solved "
+                f"from them could be wrong: {OF_ANOTHER}."
             )
         return statistics, Fit.from_state(found)
 
@@ -130,7 +135,7 @@ def statistics_among(memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def as_memory(statistics: Statistics, fit: Fit, segmenter: Segmenter) -> dict[str, Tensor]:
-    """Statistics, their rules and their network as a method remembers them."""
+    """Statistics, their rules and their model as a method remembers them."""
     return {f"{STATISTICS}{name}": tensor for name, tensor in as_state(statistics, fit, segmenter).items()}
 
 

@@ -65,7 +65,10 @@ def _comparable(first: Run, run: Run) -> bool:
 
 
 def labelled(runs: Sequence[Run]) -> list[Run]:
-    """Name runs of one method by the settings in which they differ, as far as these are not the usual ones."""
+    """Name runs of one method by the settings in which they differ, as far as these are not the usual ones.
+
+    Several extensions are named by their folders.
+    """
     named_so_far: list[Run] = []
     for run in runs:
         siblings = [other for other in runs if (other.method, other.protocol) == (run.method, run.protocol)]
@@ -76,6 +79,8 @@ def labelled(runs: Sequence[Run]) -> list[Run]:
             if name in run.settings or name.startswith(OF_METHOD)
             if (value := run.settings.get(name, UNNAMED)) != usual.get(name, UNNAMED)
         ]
+        if run.is_extension and len(siblings) > 1:  # of other models or folders, which are no settings
+            words = [run.folder.name]
         words = ["offline", *words] if run.protocol != runs[0].protocol else words
         named = replace(run, label=f"{run.method} ({', '.join(words)})" if words else run.method)
         for other in named_so_far:
