@@ -206,12 +206,12 @@ class Run:
         return f"scored: {self.scored_as}, {'an unknown number of' if images is None else images} images"
 
     def group(self, first_channel: int, last_channel: int, with_background: bool = False) -> float:
-        """Mean final IoU of a range of channels, both included, and of background if wished.
+        """Mean final IoU of a range of channels, both included, and of background if wished."""
+        return self.mean_iou(-1, self.classes[:1] * with_background + self.classes[first_channel : last_channel + 1])
 
-        An extension has none where a class was not measured.
-        """
-        names = self.classes[:1] * with_background + self.classes[first_channel : last_channel + 1]
-        found = [self.iou(-1, name) for name in names]
+    def mean_iou(self, step: int, names: Sequence[str]) -> float:
+        """Mean IoU of some classes after a step; an extension has none where one of them was not measured."""
+        found = [self.iou(step, name) for name in names]
         return complete_mean(found) if self.is_extension else mean(found)
 
 

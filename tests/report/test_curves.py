@@ -67,3 +67,14 @@ def test_classes_that_were_not_measured_get_no_chart(folder: Path) -> None:
     (folder / "result.json").write_text(json.dumps(result))
     (panel,) = miou_over_steps([Run.read(folder)])
     assert panel.title.startswith("mIoU of all classes so far")
+
+
+def test_an_extension_has_no_chart_of_a_mean_that_lacks_a_class(folder: Path) -> None:
+    result = json.loads((folder / "result.json").read_text()) | {"extends": "mine"}
+    for step in result["steps"]:
+        step["iou"][result["steps"][0]["new_classes"][0]] = None
+        step["miou"]["all"] = None
+    (folder / "result.json").write_text(json.dumps(result))
+    run = Run.read(folder)
+    assert miou_over_steps([run]) == []
+    assert math.isnan(run.group(1, run.base))

@@ -5,7 +5,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from incseg.metrics import mean
 from incseg.report.charts import Curve, Panel, Point, rounded_range
 from incseg.report.summary import run_names
 from incseg.results import Run
@@ -19,7 +18,7 @@ def miou_over_steps(runs: Sequence[Run]) -> list[Panel]:
     first = runs[0].steps[0]["new_classes"]
     steps = range(len(runs[0].steps))
     so_far = [[100 * run.miou(step) for step in steps] for run in runs]
-    kept = [[100 * mean(run.iou(step, name) for name in first) for step in steps] for run in runs]
+    kept = [[100 * run.mean_iou(step, first) for step in steps] for run in runs]
     common_range = rounded_range([value for row in (*so_far, *kept) for value in row if math.isfinite(value)])
     return [
         Panel(
