@@ -250,7 +250,7 @@ def statistics_in(run: Path, step: int) -> set[str]:
     return {name.removeprefix("ClosedForm.") for name in names if name.startswith("ClosedForm.")}
 
 
-STATISTICS = {"fit", "layout", "gram", "cross", "cells", "reference"}
+STATISTICS = {"fit", "layout", "gram", "cross", "cells", "reference", "model"}
 
 
 @pytest.mark.parametrize("method", ["ft", "joint"])
