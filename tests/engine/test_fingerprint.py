@@ -1,5 +1,6 @@
 """Data that changed since a run began is refused with what changed."""
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from command_line import run
+from exports import write_coco
 from incseg.config import DataConfig
 from incseg.curriculum import build_curriculum
 from incseg.engine.fingerprint import check_data, fingerprint, record_data
@@ -80,6 +82,27 @@ def test_a_change_is_named(change: Callable[[Path], None], said: str, tmp_path: 
     check_data(folder, after, accept=True)
     record_data(folder, after)
     check_data(folder, after, accept=False)
+
+
+def test_of_an_export_the_annotations_have_changed_and_not_what_was_painted_from_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    root, folder = write_coco(tmp_path / "coco"), RunFolder(tmp_path / "run")
+
+    def seen() -> dict[str, Any]:
+        return fingerprint(build_curriculum(Protocol.parse("folder/offline"), DataConfig(root=root)), root)
+
+    record_data(folder, seen())
+    check_data(folder, seen(), accept=False)
+    file = root / "annotations" / "instances_train.json"
+    labels = json.loads(file.read_text())
+    labels["annotations"].pop()
+    file.write_text(json.dumps(labels))
+    with pytest.raises(
+        InputError, match=r"its annotations, or the files beside them, are not as they were\. Put it back"
+    ):
+        check_data(folder, seen(), accept=False)
 
 
 def test_a_finished_run_learns_nothing_from_changed_data_and_says_so(

@@ -8,6 +8,7 @@ from incseg.checksums import checksum
 from incseg.curriculum.curriculum import Curriculum
 from incseg.datasets import Split
 from incseg.datasets.contents import Record, is_same, recorded, with_content
+from incseg.datasets.formats.conversion import is_painted
 from incseg.errors import InputError
 from incseg.run_folder import RunFolder, read_json, write_json
 
@@ -68,6 +69,8 @@ def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
         changed = [f"'{one}' is now '{two}'" for one, two in pairs if one != two]
         return f"the classes are others ({changed[0] if changed else 'some are gone or added'})"
     one, two = there.get("files", {}), here["files"]
+    if any(is_painted(Path(name)) for name in one.keys() - two.keys()):
+        return "its annotations, or the files beside them, are not as they were"
     for names, what in (
         (sorted(one.keys() - two.keys()), "gone"),
         (sorted(two.keys() - one.keys()), "new"),

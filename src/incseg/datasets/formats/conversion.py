@@ -39,6 +39,15 @@ SUFFIXES = {"JPEG": ".jpg", "PNG": ".png", "BMP": ".bmp", "TIFF": ".tif", "WEBP"
 PATIENCE = 2.0  # seconds before a log hears of the progress
 
 
+def is_painted(file: Path) -> bool:
+    """Whether a mask was painted by us from annotations: nobody has seen it."""
+    return file.is_relative_to(_painted())
+
+
+def _painted() -> Path:
+    return Path(platformdirs.user_cache_dir("incseg")) / "converted"
+
+
 def open_foreign(root: Path, data: DataConfig) -> Source | None:
     """The dataset in a folder of another layout than ours; None if it is ours, or nothing that is known.
 
@@ -48,7 +57,7 @@ def open_foreign(root: Path, data: DataConfig) -> Source | None:
     if data.format == "auto" and is_native(root):
         return None
     root = root.resolve()
-    place = Path(platformdirs.user_cache_dir("incseg")) / "converted" / _fingerprint(root, data)
+    place = _painted() / _fingerprint(root, data)
     if not place.is_dir():
         found = detect(root, data.format)
         if found is None:
