@@ -100,6 +100,21 @@ def test_the_same_run_twice_is_refused(tmp_path: Path) -> None:
         read_runs([folder, folder])
 
 
+def test_extensions_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    """Their models and data are no settings, and nothing else may differ."""
+    folders = [tmp_path / place for place in ("here/pets", "there/pets", "farm")]
+    for folder in folders:
+        write_result(folder, "voc/15-5/overlapped", "analytic", lambda *_: 0.5)
+        result = json.loads((folder / "result.json").read_text())
+        (folder / "result.json").write_text(json.dumps({**result, "extends": "mine"}))
+    assert [run.label for run in read_runs(folders)] == [
+        f"analytic ({tmp_path / 'here' / 'pets'})", f"analytic ({tmp_path / 'there' / 'pets'})", "analytic (farm)"
+    ]  # fmt: skip
+    assert [run.label for run in read_runs(folders[:1])] == ["analytic"]
+    with pytest.raises(InputError, match="are the same run with the same seed"):
+        read_runs([folders[0], folders[0]])
+
+
 def test_missing_values_are_dashes(tmp_path: Path) -> None:
     run = Run.read(write_run(tmp_path / "run", final=None))
     assert math.isnan(run.iou(-1, "<b>cat</b>"))

@@ -80,7 +80,7 @@ def labelled(runs: Sequence[Run]) -> list[Run]:
             if (value := run.settings.get(name, UNNAMED)) != usual.get(name, UNNAMED)
         ]
         if run.is_extension and len(siblings) > 1:  # of other models or folders, which are no settings
-            words = [run.folder.name]
+            words = [_place_of(run, siblings)]
         words = ["offline", *words] if run.protocol != runs[0].protocol else words
         named = replace(run, label=f"{run.method} ({', '.join(words)})" if words else run.method)
         for other in named_so_far:
@@ -88,6 +88,12 @@ def labelled(runs: Sequence[Run]) -> list[Run]:
                 raise InputError(f"{other.folder} and {run.folder} are the same run with the same seed: give one.")
         named_so_far.append(named)
     return named_so_far
+
+
+def _place_of(run: Run, siblings: Sequence[Run]) -> str:
+    """The name of its folder, or the whole path where another has that name too."""
+    names = [other.folder.name for other in siblings]
+    return run.folder.name if names.count(run.folder.name) == 1 else str(run.folder)
 
 
 def _differing(siblings: Sequence[Run]) -> set[str]:
